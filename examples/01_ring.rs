@@ -7,7 +7,7 @@
 //!
 //! Its kernel: `tutorial_push` in kernels/src/tutorial.rs.
 
-use ginlab::cuda::{Choice, Device, DeviceError};
+use ginlab::cuda::{Device, DeviceChoice, DeviceError};
 use ginlab::ring::RingMemory;
 use kernels::command::Command;
 use kernels::ring::consumer::Consumer;
@@ -26,7 +26,7 @@ const PUSHES: u32 = 3;
 fn main() -> Result<(), Box<dyn Error>> {
     // Kernels for a GPU; the emulated device runs the native ones.
     ginlab::cuda::set_ptx(&kernels_ptx::PTX);
-    println!("{}", laps(Choice::Auto)?);
+    println!("{}", laps(DeviceChoice::Auto)?);
     Ok(())
 }
 
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 ///
 /// # Errors
 /// Returns an error if a command is missing, duplicated, or out of its thread's order.
-pub fn laps(choice: Choice) -> Result<String, Box<dyn Error>> {
+pub fn laps(choice: DeviceChoice) -> Result<String, Box<dyn Error>> {
     let (device, _) = Device::open(choice, 0)?;
     let memory = RingMemory::new(&device, SLOTS, Duration::from_secs(10))?;
     // SAFETY: the slots have the size of commands, no other consumer exists, and `memory` outlives this one.

@@ -9,7 +9,7 @@
 //! Its kernel: `tutorial_puts` in kernels/src/tutorial.rs.
 
 use ginlab::bootstrap::{self, Bootstrap};
-use ginlab::gin::{Fabric, Options, Path, World};
+use ginlab::gin::{Fabric, PePath, World, WorldOptions};
 use ginlab::signals;
 use kernels::tutorial::{PutsArgs, TUTORIAL_PUTS};
 use std::error::Error;
@@ -25,9 +25,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     ginlab::cuda::set_ptx(&kernels_ptx::PTX);
     let fabric = Fabric::named(std::env::args().nth(1).as_deref(), &[])?;
     // Starts the second rank: this program again, as a child.
-    let mut ranks = Bootstrap::auto(Some(2), bootstrap::Options::default())?;
+    let mut ranks = Bootstrap::auto(Some(2), bootstrap::BootstrapOptions::default())?;
     // `Rails`: puts are commands in the ring, even if the ranks could map each other's memory.
-    let options = Options { path: Path::Rails, fabric, heap_bytes: 4 << 20, ..Options::default() };
+    let options = WorldOptions { path: PePath::Rails, fabric, heap_bytes: 4 << 20, ..WorldOptions::default() };
     let text = puts(&mut ranks, &options)?;
     let is_first = ranks.rank() == 0;
     ranks.finish()?;
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 ///
 /// # Errors
 /// Returns an error if a byte is wrong on any rank.
-pub fn puts(ranks: &mut Bootstrap, options: &Options) -> Result<String, Box<dyn Error>> {
+pub fn puts(ranks: &mut Bootstrap, options: &WorldOptions) -> Result<String, Box<dyn Error>> {
     let mut world = World::open(ranks, options)?;
     let (me, pes) = (world.my_pe(), world.n_pes());
     let (next, previous) = ((me + 1) % pes, (me + pes - 1) % pes);

@@ -10,7 +10,7 @@
 //! preserves no order. Remove the wait and run this program over `worst`, which exposes the error.
 
 use ginlab::bootstrap::{self, Bootstrap};
-use ginlab::gin::{Fabric, Options, Path, World};
+use ginlab::gin::{Fabric, PePath, World, WorldOptions};
 use ginlab::signals;
 use kernels::tutorial::{SignalArgs, TUTORIAL_SIGNAL, mark};
 use std::error::Error;
@@ -26,8 +26,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Kernels for a GPU; the emulated device runs the native ones.
     ginlab::cuda::set_ptx(&kernels_ptx::PTX);
     let fabric = Fabric::named(std::env::args().nth(1).as_deref(), &[])?;
-    let mut ranks = Bootstrap::auto(Some(2), bootstrap::Options::default())?;
-    let options = Options { path: Path::Rails, fabric, heap_bytes: 4 << 20, ..Options::default() };
+    let mut ranks = Bootstrap::auto(Some(2), bootstrap::BootstrapOptions::default())?;
+    let options = WorldOptions { path: PePath::Rails, fabric, heap_bytes: 4 << 20, ..WorldOptions::default() };
     let text = messages(&mut ranks, &options)?;
     let is_first = ranks.rank() == 0;
     ranks.finish()?;
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 ///
 /// # Errors
 /// Returns an error if a kernel has found a wrong byte after the signal of its message.
-pub fn messages(ranks: &mut Bootstrap, options: &Options) -> Result<String, Box<dyn Error>> {
+pub fn messages(ranks: &mut Bootstrap, options: &WorldOptions) -> Result<String, Box<dyn Error>> {
     let mut world = World::open(ranks, options)?;
     let (me, pes) = (world.my_pe(), world.n_pes());
     let previous = (me + pes - 1) % pes;

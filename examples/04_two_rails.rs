@@ -8,7 +8,7 @@
 //! Its kernel is the one of part 2: `tutorial_puts` in kernels/src/tutorial.rs. The proxy distributes the puts.
 
 use ginlab::bootstrap::{self, Bootstrap};
-use ginlab::gin::{Fabric, Options, Path, World};
+use ginlab::gin::{Fabric, PePath, World, WorldOptions};
 use ginlab::rails::Strategy;
 use ginlab::signals;
 use kernels::tutorial::{PutsArgs, TUTORIAL_PUTS};
@@ -26,8 +26,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Kernels for a GPU; the emulated device runs the native ones.
     ginlab::cuda::set_ptx(&kernels_ptx::PTX);
     let fabric = Fabric::named(std::env::args().nth(1).as_deref(), &[])?;
-    let mut ranks = Bootstrap::auto(Some(2), bootstrap::Options::default())?;
-    let options = Options { path: Path::Rails, fabric, heap_bytes: 4 << 20, ..Options::default() };
+    let mut ranks = Bootstrap::auto(Some(2), bootstrap::BootstrapOptions::default())?;
+    let options = WorldOptions { path: PePath::Rails, fabric, heap_bytes: 4 << 20, ..WorldOptions::default() };
     let text = cases(&mut ranks, &options)?;
     let is_first = ranks.rank() == 0;
     ranks.finish()?;
@@ -41,10 +41,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 ///
 /// # Errors
 /// Returns an error if a byte is wrong, or if a rail has posted more or less than its share.
-pub fn cases(ranks: &mut Bootstrap, options: &Options) -> Result<String, Box<dyn Error>> {
+pub fn cases(ranks: &mut Bootstrap, options: &WorldOptions) -> Result<String, Box<dyn Error>> {
     let mut lines = vec![format!("{} puts of {BYTES} B", 2 * PUTS)];
     for (rails, strategy) in CASES {
-        let posted = rail_bytes(ranks, &Options { rails, strategy, ..options.clone() })?;
+        let posted = rail_bytes(ranks, &WorldOptions { rails, strategy, ..options.clone() })?;
         let line = format!("{strategy}: {posted:?} bytes per rail");
         if posted != vec![2 * PUTS * BYTES / rails as u64; rails] {
             return Err(format!("{line}: not evenly distributed").into());
@@ -55,7 +55,7 @@ pub fn cases(ranks: &mut Bootstrap, options: &Options) -> Result<String, Box<dyn
 }
 
 /// Opens a world with these options and runs the kernel. Returns the bytes that this rank has posted, by rail.
-fn rail_bytes(ranks: &mut Bootstrap, options: &Options) -> Result<Vec<u64>, Box<dyn Error>> {
+fn rail_bytes(ranks: &mut Bootstrap, options: &WorldOptions) -> Result<Vec<u64>, Box<dyn Error>> {
     let mut world = World::open(ranks, options)?;
     let (me, pes) = (world.my_pe(), world.n_pes());
     let from = world.alloc::<u8>(ranks, PUTS * BYTES)?;

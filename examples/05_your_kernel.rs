@@ -8,7 +8,7 @@
 //! Its kernel: `tutorial_all_gather` in kernels/src/tutorial.rs.
 
 use ginlab::bootstrap::{self, Bootstrap};
-use ginlab::gin::{Fabric, Options, Path, World};
+use ginlab::gin::{Fabric, PePath, World, WorldOptions};
 use ginlab::signals;
 use kernels::tutorial::{AllGatherArgs, TUTORIAL_ALL_GATHER};
 use std::error::Error;
@@ -21,8 +21,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Kernels for a GPU; the emulated device runs the native ones.
     ginlab::cuda::set_ptx(&kernels_ptx::PTX);
     let fabric = Fabric::named(std::env::args().nth(1).as_deref(), &[])?;
-    let mut ranks = Bootstrap::auto(Some(4), bootstrap::Options::default())?;
-    let options = Options { fabric, heap_bytes: 1 << 20, ..Options::default() };
+    let mut ranks = Bootstrap::auto(Some(4), bootstrap::BootstrapOptions::default())?;
+    let options = WorldOptions { fabric, heap_bytes: 1 << 20, ..WorldOptions::default() };
     let text = both_paths(&mut ranks, &options)?;
     let is_first = ranks.rank() == 0;
     ranks.finish()?;
@@ -36,10 +36,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 ///
 /// # Errors
 /// Returns the first error of [`gather`].
-pub fn both_paths(ranks: &mut Bootstrap, options: &Options) -> Result<String, Box<dyn Error>> {
+pub fn both_paths(ranks: &mut Bootstrap, options: &WorldOptions) -> Result<String, Box<dyn Error>> {
     let mut lines = Vec::new();
-    for path in [Path::Auto, Path::Rails] {
-        lines.push(gather(ranks, &Options { path, ..options.clone() })?);
+    for path in [PePath::Auto, PePath::Rails] {
+        lines.push(gather(ranks, &WorldOptions { path, ..options.clone() })?);
     }
     Ok(lines.join("\n"))
 }
@@ -48,7 +48,7 @@ pub fn both_paths(ranks: &mut Bootstrap, options: &Options) -> Result<String, Bo
 ///
 /// # Errors
 /// Returns an error if a value is wrong on any rank.
-fn gather(ranks: &mut Bootstrap, options: &Options) -> Result<String, Box<dyn Error>> {
+fn gather(ranks: &mut Bootstrap, options: &WorldOptions) -> Result<String, Box<dyn Error>> {
     let mut world = World::open(ranks, options)?;
     let (me, pes) = (world.my_pe(), world.n_pes());
     let all = world.alloc::<u64>(ranks, u64::from(pes) * VALUES)?;

@@ -6,7 +6,7 @@
 //! Here the ranks are tasks of one thread, each with its own rail on this machine. The algorithm does not depend on
 //! that.
 
-use ginlab::cuda::{Choice, Device};
+use ginlab::cuda::{Device, DeviceChoice};
 use ginlab::fabric::{Access, AnyRail, Fabric, RailOptions, RankPlace, Reach};
 use ginlab::flow::{Flow, FlowError, Offer, Region, Target, run};
 use std::error::Error;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Runs the all-gather and checks every byte. Returns a summary.
 pub fn gather(ranks: u64, bytes: u64, provider: &str) -> Result<String, Box<dyn Error>> {
-    let (device, _) = Device::open(Choice::Emulated, 0)?;
+    let (device, _) = Device::open(DeviceChoice::Emulated, 0)?;
     let fabric = Fabric::named(Some(provider), &[])?;
     let rails_of = |rank| fabric.choose(1, &RankPlace::alone(rank, Reach::SameHost), RailOptions::default());
 

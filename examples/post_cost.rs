@@ -7,10 +7,10 @@
 //! target/release/examples/post_cost`, then `callgrind_annotate`. scripts/tables/soft-efa-profile.toml does both.
 
 use ginlab::fabric::{
-    Access, Completion, LibfabricRail, LibfabricRegion, Memory, Post, Rail, RailOptions, Reach, RemoteRegion, Transfer,
-    VerbsRail, select_domains, soft, verbs,
+    Access, Completion, LibfabricRail, LibfabricRegion, MemoryRange, Post, Rail, RailOptions, Reach, RemoteRegion,
+    Transfer, VerbsRail, select_domains, soft, verbs,
 };
-use ginlab::report::{About, Ending, Key, Options, Report, Row, Target};
+use ginlab::report::{About, Key, OutputTarget, Report, ReportOptions, Row, RunOutcome};
 use ginlab::versions::Versions;
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ fn post_window(rail: &mut LibfabricRail, region: &LibfabricRegion, remote: Remot
 /// Like [`post_window`], but over verbs.
 #[unsafe(no_mangle)]
 #[inline(never)]
-fn post_window_verbs(rail: &mut VerbsRail, region: &verbs::Region, remote: RemoteRegion, chain: u64) -> u64 {
+fn post_window_verbs(rail: &mut VerbsRail, region: &verbs::VerbsRegion, remote: RemoteRegion, chain: u64) -> u64 {
     posts(rail, region, remote, chain)
 }
 
@@ -76,8 +76,8 @@ fn drain<R: Rail>(rail: &mut R, count: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-struct Asked {
-    csv: Option<Target>,
+struct StudyOptions {
+    csv: Option<OutputTarget>,
     windows: usize,
     chains: Vec<u64>,
     named: Vec<String>,
@@ -85,7 +85,7 @@ struct Asked {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut asked = Asked { csv: None, windows: 300, chains: vec![1, 16], named: Vec::new(), verbs: false };
+    let mut asked = StudyOptions { csv: None, windows: 300, chains: vec![1, 16], named: Vec::new(), verbs: false };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
@@ -113,14 +113,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Measures posts on this rail. `window` posts one window of them.
 fn measure<R: Rail>(
     mut rail: R,
-    asked: &Asked,
+    asked: &StudyOptions,
     domain: &str,
     window: fn(&mut R, &R::Region, RemoteRegion, u64) -> u64,
 ) -> Result<(), Box<dyn Error>> {
     let own = rail.address()?;
     rail.insert_peers(&[own])?;
     let buffer = vec![0u64; 1024];
-    let memory = Memory { address: buffer.as_ptr() as u64, bytes: 8192, cuda_device: None };
+    let memory = MemoryRange { address: buffer.as_ptr() as u64, bytes: 8192, cuda_device: None };
     // SAFETY: the memory outlives the region, which is dropped before it at the end of this function.
     let region = unsafe { rail.register(memory, Access::ALL) }?;
     let remote = rail.remote(&region);
@@ -132,7 +132,8 @@ fn measure<R: Rail>(
         "time_us is the time of one post of 64 B, of windows of {WINDOW} posts between which all completions are read; \
          chain=16: 16 posts share a doorbell (FI_MORE)"
     ));
-    let mut report = Report::open(&Options { csv: asked.csv.clone(), ..Options::default() }, &header, &ABOUT)?;
+    let mut report =
+        Report::open(&ReportOptions { csv: asked.csv.clone(), ..ReportOptions::default() }, &header, &ABOUT)?;
     for &chain in &asked.chains {
         // Warm-up: the first post includes a handshake.
         let posted = posts(&mut rail, &region, remote, chain);
@@ -153,5 +154,5 @@ fn measure<R: Rail>(
         row.times(&times).throughput(BYTES, 1);
         report.row(&row, &times)?;
     }
-    Ok(report.finish(Ending::Complete)?)
+    Ok(report.finish(RunOutcome::Complete)?)
 }

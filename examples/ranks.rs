@@ -9,7 +9,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use ginlab::bootstrap::{Bootstrap, BootstrapError, Options};
+use ginlab::bootstrap::{Bootstrap, BootstrapError, BootstrapOptions};
 use ginlab::signals;
 
 fn main() -> ExitCode {
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
 }
 
 fn run(asked: Option<usize>) -> Result<(), BootstrapError> {
-    let mut ranks = Bootstrap::auto(asked, Options::default())?;
+    let mut ranks = Bootstrap::auto(asked, BootstrapOptions::default())?;
     let mine = format!("local {}/{}", ranks.local_rank(), ranks.local_size());
     let lines = ranks.all_gather(mine.as_bytes(), "places")?;
     if ranks.rank() == 0 {

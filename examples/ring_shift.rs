@@ -9,7 +9,7 @@
 //! ```
 
 use ginlab::bootstrap::{self, Bootstrap};
-use ginlab::gin::{Fabric, Options, Path, World};
+use ginlab::gin::{Fabric, PePath, World, WorldOptions};
 use ginlab::signals;
 use kernels::ring_shift::{RING_SHIFT, RingShift};
 use std::error::Error;
@@ -29,10 +29,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 ///
 /// # Errors
 /// Returns an error if a value is wrong.
-pub fn shift(pes: Option<usize>, path: Path, provider: Option<&str>) -> Result<String, Box<dyn Error>> {
+pub fn shift(pes: Option<usize>, path: PePath, provider: Option<&str>) -> Result<String, Box<dyn Error>> {
     let fabric = Fabric::named(provider, &[])?;
-    let mut ranks = Bootstrap::auto(pes, bootstrap::Options::default())?;
-    let mut world = World::open(&mut ranks, &Options { path, fabric, heap_bytes: 1 << 20, ..Options::default() })?;
+    let mut ranks = Bootstrap::auto(pes, bootstrap::BootstrapOptions::default())?;
+    let mut world =
+        World::open(&mut ranks, &WorldOptions { path, fabric, heap_bytes: 1 << 20, ..WorldOptions::default() })?;
     let (me, all) = (world.my_pe(), world.n_pes());
     let (from, to, arrived) =
         (world.alloc::<u64>(&mut ranks, 1000)?, world.alloc::<u64>(&mut ranks, 1000)?, world.signals(&mut ranks, 1)?);

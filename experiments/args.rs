@@ -2,7 +2,7 @@
 //! text sets them with `#[command(mut_arg(..))]`.
 
 use crate::error::Failure;
-use crate::series::Series;
+use crate::series::SeriesOptions;
 use crate::values::sizes;
 use ginlab::measure::size;
 
@@ -40,8 +40,8 @@ pub struct RepeatArgs {
 
 impl RepeatArgs {
     /// Returns a series of runs of fixed length. `what` names a run in messages about missing ranks.
-    pub fn series<'a>(&self, what: &'a str) -> Series<'a> {
-        Series { repeats: Some(self.repeats), check: !self.no_check, warmup: 1, iterations: 1, what }
+    pub fn series<'a>(&self, what: &'a str) -> SeriesOptions<'a> {
+        SeriesOptions { repeats: Some(self.repeats), check: !self.no_check, warmup: 1, iterations: 1, what }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The `ginlab` command line.
 
 use crate::output::Color;
-use crate::program::{self, Program};
+use crate::program::{self, CommandSpec};
 use clap::{Command, CommandFactory, Parser};
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -35,14 +35,14 @@ pub struct Cli {
 
 /// Returns the command line with all options of every subcommand.
 pub fn command() -> Command {
-    root().subcommands(program::all().iter().map(Program::command))
+    root().subcommands(program::all().iter().map(CommandSpec::command))
 }
 
 /// Like [`command`], but subcommands that do not occur in `words` have only a name and a description. Every rank parses
 /// the command line at its start, and building all options takes most of that time.
 pub fn command_for(words: impl Iterator<Item = OsString>) -> Command {
     let words: Vec<OsString> = words.collect();
-    let subcommand = |program: &Program| {
+    let subcommand = |program: &CommandSpec| {
         if words.iter().any(|word| word == program.name) { program.command() } else { program.bare() }
     };
     root().subcommands(program::all().iter().map(subcommand))
@@ -57,7 +57,7 @@ fn root() -> Command {
     for (heading, programs) in program::groups() {
         // Writing to a string does not fail.
         let _ = write!(template, "\n{header}{heading}:{header:#}\n");
-        for Program { name, question, .. } in programs {
+        for CommandSpec { name, question, .. } in programs {
             let _ = writeln!(template, "  {literal}{name:<NAME_WIDTH$}{literal:#}  {question}");
         }
     }
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn help_groups_all_options() {
         crate::register();
-        let all = program::all().iter().map(Program::command);
+        let all = program::all().iter().map(CommandSpec::command);
         let nested = all.clone().flat_map(|command| command.get_subcommands().cloned().collect::<Vec<_>>());
         for mut command in all.chain(nested) {
             let help = command.render_help().to_string();
@@ -115,7 +115,7 @@ mod tests {
         crate::register();
         let help = |command: clap::Command| {
             let arg = command.get_arguments().find(|arg| arg.get_long() == Some("path"))?;
-            let of_pes = arg.get_default_values().first()?.to_str()?.parse::<ginlab::gin::Path>().is_ok();
+            let of_pes = arg.get_default_values().first()?.to_str()?.parse::<ginlab::gin::PePath>().is_ok();
             of_pes.then(|| (command.get_name().to_owned(), arg.get_help().unwrap_or_default().to_string()))
         };
         let all: Vec<(String, String)> = program::all().iter().filter_map(|program| help(program.command())).collect();

@@ -2,19 +2,20 @@
 
 use crate::cli;
 use crate::error::Failure;
-use crate::program::{Program, program};
+use crate::program::{CommandSpec, program};
 use ginlab::signals;
 
-pub const PROGRAMS: &[Program] = &[program!("completions", "Print a completion script for a shell", Args, run)];
+pub const PROGRAMS: &[CommandSpec] =
+    &[program!("completions", "Print a completion script for a shell", CompletionsArgs, run)];
 
 /// Options of `ginlab completions`.
 #[derive(clap::Args, Debug)]
-pub struct Args {
+pub struct CompletionsArgs {
     /// Shell to print the script for
     shell: clap_complete::Shell,
 }
 
-fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &CompletionsArgs) -> Result<(), Failure> {
     clap_complete::generate(args.shell, &mut cli::command(), "ginlab", &mut signals::stdout());
     Ok(())
 }

@@ -2,11 +2,11 @@
 
 use crate::values::usage;
 use clap::error::{ContextKind, ErrorKind};
-use ginlab::bootstrap::{BootstrapError, Ending};
+use ginlab::bootstrap::{BootstrapError, FailureKind};
 use ginlab::cuda::DeviceError;
 use ginlab::fabric::FabricError;
 use ginlab::flow::FlowError;
-use ginlab::gin::watch::Stop;
+use ginlab::gin::watch::StopReason;
 use ginlab::measure::MeasureError;
 use ginlab::proxy::{ChooseError, ProxyError};
 use ginlab::report::ReportError;
@@ -45,23 +45,23 @@ pub enum Failure {
 
 impl Failure {
     /// Creates the failure for an `ending` received from another rank.
-    pub fn of(ending: Ending, text: String) -> Failure {
+    pub fn of(ending: FailureKind, text: String) -> Failure {
         match ending {
-            Ending::Failed => Failure::Run(text),
-            Ending::TimedOut => Failure::Timeout(text),
-            Ending::Usage => Failure::Usage(text),
-            Ending::Interrupted => Failure::Stopped(text),
+            FailureKind::Failed => Failure::Run(text),
+            FailureKind::TimedOut => Failure::Timeout(text),
+            FailureKind::Usage => Failure::Usage(text),
+            FailureKind::Interrupted => Failure::Stopped(text),
         }
     }
 
     /// Returns the kind of ending that is reported to other ranks.
-    pub fn ending(&self) -> Ending {
+    pub fn ending(&self) -> FailureKind {
         match self {
             Failure::Told(failure) => failure.ending(),
-            Failure::Usage(_) => Ending::Usage,
-            Failure::Timeout(_) => Ending::TimedOut,
-            Failure::Interrupted | Failure::Stopped(_) | Failure::StdoutClosed => Ending::Interrupted,
-            Failure::Run(_) | Failure::WrongData(_) | Failure::Unfit(_) | Failure::Elsewhere(_) => Ending::Failed,
+            Failure::Usage(_) => FailureKind::Usage,
+            Failure::Timeout(_) => FailureKind::TimedOut,
+            Failure::Interrupted | Failure::Stopped(_) | Failure::StdoutClosed => FailureKind::Interrupted,
+            Failure::Run(_) | Failure::WrongData(_) | Failure::Unfit(_) | Failure::Elsewhere(_) => FailureKind::Failed,
         }
     }
 
@@ -124,12 +124,12 @@ impl From<BootstrapError> for Failure {
     }
 }
 
-impl From<Stop> for Failure {
-    fn from(stop: Stop) -> Failure {
+impl From<StopReason> for Failure {
+    fn from(stop: StopReason) -> Failure {
         match stop {
-            Stop::Interrupted => Failure::Interrupted,
-            Stop::Ranks(error) => error.into(),
-            Stop::Late(limit) => Failure::Timeout(format!("no progress within {:.0} s", limit.as_secs_f64())),
+            StopReason::Interrupted => Failure::Interrupted,
+            StopReason::Ranks(error) => error.into(),
+            StopReason::Late(limit) => Failure::Timeout(format!("no progress within {:.0} s", limit.as_secs_f64())),
         }
     }
 }

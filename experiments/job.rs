@@ -10,8 +10,8 @@ use crate::rails;
 use crate::ranks::Ranks;
 use crate::runner::{added, drive};
 use crate::values::{self, List, Pin, corruption, seconds};
-use ginlab::bootstrap::{Bootstrap, Kind};
-use ginlab::cuda::{Choice, Device, Place};
+use ginlab::bootstrap::{Bootstrap, BootstrapKind};
+use ginlab::cuda::{Device, DeviceChoice, MemoryLocation};
 use ginlab::fabric::any::AnyRail;
 use ginlab::fabric::discover::{self, Domain};
 use ginlab::fabric::libfabric::{Level, RailOptions};
@@ -28,14 +28,14 @@ use tokio::task::JoinHandle;
 
 /// Options for the number of ranks and their bootstrap.
 #[derive(clap::Args, Clone, Debug)]
-pub struct MeetArgs {
+pub struct RankArgs {
     /// Number of ranks [default: 2; 1 without a network; the launcher's number under mpirun or srun]
     #[arg(long, value_name = "N")]
     pub np: Option<usize>,
     /// Connection of ranks: local (started by ginlab), mpi (mpirun, srun), or tcp (RANK, WORLD_SIZE, MASTER_ADDR)
     /// [default: detected from the environment]
     #[arg(long, value_enum, value_name = "KIND", hide_possible_values = true)]
-    pub bootstrap: Option<Kind>,
+    pub bootstrap: Option<BootstrapKind>,
     /// Interfaces on which other hosts can reach rank 0 (mpi bootstrap), e.g. eth0,ens*
     #[arg(long, value_name = "LIST")]
     pub bootstrap_if: Option<String>,
@@ -46,7 +46,7 @@ pub struct MeetArgs {
     pub timeout: Duration,
 }
 
-impl MeetArgs {
+impl RankArgs {
     /// Returns the ranks of a job, two by default. Ranks wait for each other longer than a kernel may wait. As a
     /// result, the rank that detects the cause of a stall is the one that reports it.
     pub fn ranks(
@@ -72,7 +72,7 @@ impl MeetArgs {
 #[derive(clap::Args, Clone, Debug)]
 pub struct JobArgs {
     #[command(flatten)]
-    pub meet: MeetArgs,
+    pub meet: RankArgs,
     /// libfabric provider (efa, tcp, shm, ...), or worst (the least ordered network that EFA permits) [default: efa if
     /// available, else tcp]
     #[arg(short = 'p', long, value_name = "NAME")]
@@ -85,8 +85,8 @@ pub struct JobArgs {
     pub completion: Level,
     /// Device that provides the memory and whose nearest rails are used: gpu, emulated (CPU threads), or auto (the GPU
     /// if there is one)
-    #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto, hide_possible_values = true)]
-    pub device: Choice,
+    #[arg(short = 'd', long, value_enum, default_value_t = DeviceChoice::Auto, hide_possible_values = true)]
+    pub device: DeviceChoice,
     /// Memory that holds the payload: auto (GPU memory if every rank has a GPU whose NICs access it directly, otherwise
     /// pinned), pinned (pinned host memory) or device (GPU memory)
     #[arg(
@@ -281,7 +281,7 @@ impl Job {
     /// Allocates memory of this kind and registers it on every rail for the uses `access`. The time of the first
     /// registration is kept.
     pub fn register(&mut self, kind: MemoryKind, bytes: u64, access: Access) -> Result<Region<AnyRail>, Failure> {
-        let place = if self.memory(kind) == MemoryKind::Device { Place::Device } else { self.chosen.place() };
+        let place = if self.memory(kind) == MemoryKind::Device { MemoryLocation::Device } else { self.chosen.place() };
         let bytes =
             usize::try_from(bytes.max(64)).map_err(|_| Failure::Usage("exceeds the available memory".into()))?;
         let buffer = self.device.allocate(place, bytes)?;
@@ -289,7 +289,7 @@ impl Job {
         let region = self.flow.register(buffer, access);
         self.cold.register.get_or_insert_with(|| started.elapsed());
         region.map_err(|error| match error {
-            FlowError::Fabric(error) if place == Place::Device => Failure::Usage(format!(
+            FlowError::Fabric(error) if place == MemoryLocation::Device => Failure::Usage(format!(
                 "--memory device: {error}; `ginlab proxy --memory device` stages such memory through the host"
             )),
             error => error.into(),

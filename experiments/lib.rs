@@ -169,7 +169,7 @@ fn run(ptx: &'static Ptx) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ginlab::report::{Role, Row, width};
+    use ginlab::report::{ColumnRole, Row, width};
     use std::collections::BTreeMap;
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
         register();
         for about in program::catalog().0 {
             for column in Row::COMMON.iter().chain(about.columns) {
-                let this = (column.unit, column.role == Role::Measured);
+                let this = (column.unit, column.role == ColumnRole::Measured);
                 assert_eq!(*known.entry(column.name).or_insert(this), this, "{} of {}", column.name, about.name);
                 assert!(!column.meaning.is_empty(), "{}", column.name);
                 let ending = [("_us", "us"), ("_gbytes_s", "GB/s"), ("_mops", "Mops"), ("_pct", "%"), ("_bytes", "B")];

@@ -1,8 +1,8 @@
 //! Parts that listing subcommands share: their options, and the output of rows as table, CSV and JSON document.
 
 use crate::error::Failure;
-pub use ginlab::report::Entry;
-use ginlab::report::{Header, Key, Target, WholeFile};
+pub use ginlab::report::JsonObject;
+use ginlab::report::{Header, Key, OutputTarget, WholeFile};
 use ginlab::signals;
 use serde::Serialize;
 use serde_json::Value;
@@ -27,24 +27,24 @@ pub struct ListingArgs {
 pub type Field<T> = (&'static str, fn(&T) -> Value);
 
 /// Returns the entries of `things` for these keys.
-pub fn entries<'a, T: 'a>(fields: &[Field<T>], things: impl IntoIterator<Item = &'a T>) -> Vec<Entry> {
-    let entry = |thing| Entry(fields.iter().map(|(key, value)| (*key, value(thing))).collect());
+pub fn entries<'a, T: 'a>(fields: &[Field<T>], things: impl IntoIterator<Item = &'a T>) -> Vec<JsonObject> {
+    let entry = |thing| JsonObject(fields.iter().map(|(key, value)| (*key, value(thing))).collect());
     things.into_iter().map(entry).collect()
 }
 
 /// A heading of two lines, and a function that returns the cell of a row.
-pub type Column<T> = (&'static str, &'static str, fn(&T) -> String);
+pub type ListingColumn<T> = (&'static str, &'static str, fn(&T) -> String);
 
 impl ListingArgs {
-    fn targets(&self) -> (Option<Target>, Option<Target>) {
-        let target = |text: &Option<String>| text.as_deref().map(Target::from);
+    fn targets(&self) -> (Option<OutputTarget>, Option<OutputTarget>) {
+        let target = |text: &Option<String>| text.as_deref().map(OutputTarget::from);
         (target(&self.csv), target(&self.json))
     }
 
     /// Rejects two outputs to the same target. Called before the machine is queried.
     pub fn check(&self) -> Result<(), Failure> {
         let (csv, json) = self.targets();
-        Ok(Target::check(csv.as_ref(), json.as_ref())?)
+        Ok(OutputTarget::check(csv.as_ref(), json.as_ref())?)
     }
 
     /// Opens all requested outputs, then writes them. `table` is printed to stdout unless another output uses it.
@@ -71,7 +71,7 @@ impl ListingArgs {
             text.push(b'\n');
             output.write(&text)?;
         }
-        if ![csv_target, json_target].contains(&Some(Target::Stdout)) {
+        if ![csv_target, json_target].contains(&Some(OutputTarget::Stdout)) {
             let written = signals::stdout().write_all(table.as_bytes());
             written
                 .and_then(|()| signals::stdout().flush())
@@ -126,7 +126,7 @@ pub fn described() -> Header {
 }
 
 /// Formats rows as a table, without columns that are empty in all rows. Returns an empty string if there are no rows.
-pub fn table<T>(columns: &[Column<T>], rows: &[T]) -> String {
+pub fn table<T>(columns: &[ListingColumn<T>], rows: &[T]) -> String {
     let cells = columns.iter().map(|(title, unit, value)| {
         let cells = rows.iter().map(value).collect();
         (title.to_string(), unit.to_string(), cells)

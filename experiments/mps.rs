@@ -2,7 +2,7 @@
 
 use crate::columns::SHARING;
 use ginlab::cuda;
-use ginlab::mps::{self, Asked, Choice};
+use ginlab::mps::{self, LocalRun, MpsChoice};
 use ginlab::report::{Header, Key, Row};
 use ginlab::sharing::Sharing;
 
@@ -10,8 +10,8 @@ use ginlab::sharing::Sharing;
 #[derive(clap::Args, Clone, Debug)]
 pub struct MpsArgs {
     /// CUDA MPS for ranks that share a GPU: auto (start a private server if none is running), off
-    #[arg(long, value_enum, default_value_t = Choice::Auto, value_name = "WHICH", hide_possible_values = true)]
-    mps: Choice,
+    #[arg(long, value_enum, default_value_t = MpsChoice::Auto, value_name = "WHICH", hide_possible_values = true)]
+    mps: MpsChoice,
     /// Number of GPUs to assume on this machine, for tests
     #[arg(long, hide = true, value_name = "N")]
     pretend_gpus: Option<usize>,
@@ -19,7 +19,7 @@ pub struct MpsArgs {
 
 impl MpsArgs {
     /// Returns the settings for ranks whose kernels run on `device`.
-    pub fn on(&self, device: cuda::Choice) -> Kernels {
+    pub fn on(&self, device: cuda::DeviceChoice) -> Kernels {
         Kernels { choice: self.mps, device, gpus: self.pretend_gpus, by_half: false }
     }
 }
@@ -27,8 +27,8 @@ impl MpsArgs {
 /// MPS settings of ranks that ginlab starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernels {
-    choice: Choice,
-    device: cuda::Choice,
+    choice: MpsChoice,
+    device: cuda::DeviceChoice,
     gpus: Option<usize>,
     by_half: bool,
 }
@@ -40,10 +40,10 @@ impl Kernels {
     }
 
     /// See [`mps::before_ranks`].
-    pub fn before(self, ranks: usize) -> mps::Step {
+    pub fn before(self, ranks: usize) -> mps::MpsStep {
         let Kernels { choice, device, gpus, by_half } = self;
         let ranks = if by_half { ranks / 2 } else { ranks };
-        mps::before_ranks(&Asked { choice, device, ranks, gpus })
+        mps::before_ranks(&LocalRun { choice, device, ranks, gpus })
     }
 }
 

@@ -35,7 +35,7 @@ pub const RAIL_MAX: Column = Column::measured("rail_gbits_s_max", "Gb/s", "Rate 
 
 /// One rank's contribution to a row.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Sender {
+pub struct RankContribution {
     /// Rank of the sender.
     pub rank: usize,
     /// Time of each repeat per operation, in microseconds.
@@ -50,7 +50,7 @@ pub struct Sender {
     pub rail_us: Vec<f64>,
 }
 
-impl Sender {
+impl RankContribution {
     /// Returns the sender's rate at the median time, in Gb/s, and the rates of its rails.
     fn rates(&self) -> Option<(f64, Vec<f64>)> {
         let rate = Micros(Summary::of(&self.times)?.p50).gbytes_s(self.bytes)? * 8.0;
@@ -90,8 +90,8 @@ pub fn of_ranks(ranks: &Bootstrap, size: Option<usize>) -> Vec<Node> {
 /// Returns a row per node that sent, ordered by the node's first rank, and one for the job. `base` is the row of all
 /// pairs together. `line` is the line rate of one sender's NICs in bits per second. Samples are in microseconds per
 /// operation and sender.
-pub fn sums(base: &Row, senders: &[Sender], line: Option<u64>, of_rank: &[Node]) -> Vec<(Row, Vec<f64>)> {
-    let mut nodes: Vec<(&Node, Vec<&Sender>)> = Vec::new();
+pub fn sums(base: &Row, senders: &[RankContribution], line: Option<u64>, of_rank: &[Node]) -> Vec<(Row, Vec<f64>)> {
+    let mut nodes: Vec<(&Node, Vec<&RankContribution>)> = Vec::new();
     let sent = senders.iter().filter(|sender| !sender.times.is_empty());
     for (sender, node) in sent.filter_map(|sender| Some((sender, of_rank.get(sender.rank)?))) {
         match nodes.iter_mut().find(|(known, _)| known.identity == node.identity) {
@@ -99,7 +99,7 @@ pub fn sums(base: &Row, senders: &[Sender], line: Option<u64>, of_rank: &[Node])
             None => nodes.push((node, vec![sender])),
         }
     }
-    let all: Vec<&Sender> = nodes.iter().flat_map(|(_, of_node)| of_node.clone()).collect();
+    let all: Vec<&RankContribution> = nodes.iter().flat_map(|(_, of_node)| of_node.clone()).collect();
     let mut rows: Vec<_> =
         nodes.iter().map(|(node, of_node)| sum(base, Some(node.name.clone()), of_node, line)).collect();
     if !all.is_empty() {
@@ -109,14 +109,14 @@ pub fn sums(base: &Row, senders: &[Sender], line: Option<u64>, of_rank: &[Node])
 }
 
 /// Returns the sum of `senders`: a row of `node`, or of the job if `node` is `None`.
-fn sum(base: &Row, node: Option<String>, senders: &[&Sender], line: Option<u64>) -> (Row, Vec<f64>) {
+fn sum(base: &Row, node: Option<String>, senders: &[&RankContribution], line: Option<u64>) -> (Row, Vec<f64>) {
     let mut row = base.clone();
     (row.baseline, row.baseline_ratio, row.wrong, row.time_us_p99) = (None, None, None, None);
     for column in &COLD {
         row.set(column, None::<f64>);
     }
     let times = slowest(senders, |sender| &sender.times);
-    let total = |of: fn(&Sender) -> u64| senders.iter().map(|sender| of(sender)).sum::<u64>();
+    let total = |of: fn(&RankContribution) -> u64| senders.iter().map(|sender| of(sender)).sum::<u64>();
     timed(&mut row, &times, total(|sender| sender.bytes), total(|sender| sender.operations));
     row.line_rate(line.map(|line| line * senders.len() as u64));
     let rates: Vec<(f64, Vec<f64>)> = senders.iter().filter_map(|sender| sender.rates()).collect();
@@ -143,9 +143,9 @@ mod tests {
 
     use super::*;
 
-    fn sender(rank: usize, times: &[f64], rail_bytes: &[u64], rail_us: &[f64]) -> Sender {
+    fn sender(rank: usize, times: &[f64], rail_bytes: &[u64], rail_us: &[f64]) -> RankContribution {
         let (times, rail_bytes, rail_us) = (times.to_vec(), rail_bytes.to_vec(), rail_us.to_vec());
-        Sender { rank, times, bytes: 1_000_000, operations: 1, rail_bytes, rail_us }
+        RankContribution { rank, times, bytes: 1_000_000, operations: 1, rail_bytes, rail_us }
     }
 
     #[test]
@@ -177,7 +177,12 @@ mod tests {
         let ranks = Bootstrap::alone().unwrap();
         let base = Row::new("write", "write", "cpu", "tcp");
         let here = of_ranks(&ranks, None);
-        let rows = sums(&base, &[sender(0, &[10.0], &[1], &[]), Sender { rank: 0, ..Sender::default() }], None, &here);
+        let rows = sums(
+            &base,
+            &[sender(0, &[10.0], &[1], &[]), RankContribution { rank: 0, ..RankContribution::default() }],
+            None,
+            &here,
+        );
         assert_eq!(rows[0].0.own("rail_gbits_s_min").number(), None, "a rail that is not timed has no rate");
         let host = ranks.members()[0].host.as_str();
         let of: Vec<_> = rows.iter().map(|(row, _)| (row.case.as_str(), row.own("node").text().unwrap())).collect();

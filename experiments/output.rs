@@ -2,8 +2,8 @@
 
 use crate::error::Failure;
 use clap::ValueEnum;
-use ginlab::environment::{self, Counters};
-use ginlab::report::{About, Ending, Header, Key, Options, Report, Row, Target, WholeFile};
+use ginlab::environment::{self, NicCounters};
+use ginlab::report::{About, Header, Key, OutputTarget, Report, ReportOptions, Row, RunOutcome, WholeFile};
 use ginlab::signals;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -75,11 +75,11 @@ impl OutputArgs {
             eprint!("{table}");
             return Ok(());
         }
-        Ok(WholeFile::create("table", &Target::Stdout)?.write(table.as_bytes())?)
+        Ok(WholeFile::create("table", &OutputTarget::Stdout)?.write(table.as_bytes())?)
     }
 
-    fn options(&self) -> Options {
-        Options {
+    fn options(&self) -> ReportOptions {
+        ReportOptions {
             csv: self.csv.as_deref().map(Into::into),
             json: self.json.as_deref().map(Into::into),
             color: color(),
@@ -94,7 +94,7 @@ pub struct Output {
     bar: ProgressBar,
     header: Header,
     /// NIC counters before the run. `None` if the run uses no NICs.
-    counters: Option<Counters>,
+    counters: Option<NicCounters>,
     /// Whether to omit the header from stderr.
     quiet: bool,
 }
@@ -110,7 +110,7 @@ impl Output {
         }
         let report = Report::open(&options, &header, about)?;
         let rails = header.get(Key::Rails).is_some();
-        let counters = rails.then(|| Counters::read(Path::new("/")));
+        let counters = rails.then(|| NicCounters::read(Path::new("/")));
         Ok(Output { report, bar: progress_bar(steps), header, counters, quiet: options.quiet })
     }
 
@@ -124,7 +124,7 @@ impl Output {
             self.header.set(Key::GpuClocksAfter, clocks);
         }
         if let Some(before) = &self.counters {
-            let changes = before.changes(&Counters::read(Path::new("/")));
+            let changes = before.changes(&NicCounters::read(Path::new("/")));
             let trouble = environment::trouble(&changes);
             if !trouble.is_empty() {
                 let note = format!("NIC counters that increased during the run: {}", trouble.join(", "));
@@ -156,7 +156,7 @@ impl Output {
     pub fn close<T>(mut self, result: Result<T, Failure>) -> Result<T, Failure> {
         self.bar.finish_and_clear();
         self.look_around();
-        let finished = self.report.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
+        let finished = self.report.finish(if result.is_ok() { RunOutcome::Complete } else { RunOutcome::Interrupted });
         let value = result?;
         finished?;
         Ok(value)

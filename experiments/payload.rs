@@ -3,8 +3,8 @@
 use crate::error::Failure;
 use clap::ValueEnum;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Device, DeviceError, Place};
-use ginlab::fabric::{Memory, RailPlan};
+use ginlab::cuda::{Buffer, Device, DeviceError, MemoryLocation};
+use ginlab::fabric::{MemoryRange, RailPlan};
 use ginlab::measure::pattern;
 
 /// Size of the GPU memory that is registered to find out whether NICs can access it.
@@ -59,17 +59,17 @@ pub fn refused(device: &Device, rails: &mut RailPlan) -> Result<Option<String>, 
     if matches!(device, Device::Emulated) {
         return Ok(Some("it has no GPU".into()));
     }
-    let probe = device.allocate(Place::Device, PROBE_BYTES)?;
-    let memory = Memory { address: probe.address(), bytes: probe.bytes(), cuda_device: probe.cuda_device() };
+    let probe = device.allocate(MemoryLocation::Device, PROBE_BYTES)?;
+    let memory = MemoryRange { address: probe.address(), bytes: probe.bytes(), cuda_device: probe.cuda_device() };
     // SAFETY: the buffer outlives the call.
     Ok(unsafe { rails.prove_gpu(memory) }.err())
 }
 
 /// Slots of equal length in a buffer, for a verified pass. Each slot is specified by its offset and the seed of its
 /// payload.
-pub struct Slots<'a>(pub &'a Buffer, pub u64);
+pub struct PayloadSlots<'a>(pub &'a Buffer, pub u64);
 
-impl Slots<'_> {
+impl PayloadSlots<'_> {
     /// Writes the payloads.
     pub fn fill(&self, slots: impl Iterator<Item = (u64, u64)>) -> Result<(), DeviceError> {
         self.write(slots, pattern::fill)

@@ -10,7 +10,7 @@ pub type InProcess = fn(&ArgMatches) -> Result<Vec<Row>, Failure>;
 
 /// A subcommand.
 #[derive(Clone, Copy)]
-pub struct Program {
+pub struct CommandSpec {
     pub name: &'static str,
     /// One-line description.
     pub question: &'static str,
@@ -24,7 +24,7 @@ pub struct Program {
     pub about: Option<About>,
 }
 
-impl Program {
+impl CommandSpec {
     /// Returns the clap command.
     pub fn command(&self) -> Command {
         with_headings((self.augment)(Command::new(self.name)).about(self.question))
@@ -126,12 +126,12 @@ fn with_headings(command: Command) -> Command {
 const HELP_ORDER: usize = 1000;
 
 /// Subcommands listed under one heading of `--help`.
-pub type Group<'a> = (&'static str, &'a [&'a [Program]]);
+pub type Group<'a> = (&'static str, &'a [&'a [CommandSpec]]);
 
 /// Registered subcommands and declarations of rows.
 struct Registry {
-    programs: Vec<Program>,
-    groups: Vec<(&'static str, Vec<Program>)>,
+    programs: Vec<CommandSpec>,
+    groups: Vec<(&'static str, Vec<CommandSpec>)>,
     abouts: Vec<About>,
 }
 
@@ -142,19 +142,19 @@ static ALL: OnceLock<Registry> = OnceLock::new();
 pub fn register(groups: &[Group<'_>], more: &[About]) {
     ALL.get_or_init(|| {
         let groups: Vec<_> = groups.iter().map(|(heading, programs)| (*heading, programs.concat())).collect();
-        let programs: Vec<Program> = groups.iter().flat_map(|(_, programs)| programs.iter().copied()).collect();
+        let programs: Vec<CommandSpec> = groups.iter().flat_map(|(_, programs)| programs.iter().copied()).collect();
         let abouts = programs.iter().filter_map(|program| program.about).chain(more.iter().copied()).collect();
         Registry { programs, groups, abouts }
     });
 }
 
 /// Returns all subcommands.
-pub fn all() -> &'static [Program] {
+pub fn all() -> &'static [CommandSpec] {
     ALL.get().map_or(&[], |registry| &registry.programs)
 }
 
 /// Returns the headings of `--help`, each with its subcommands.
-pub fn groups() -> &'static [(&'static str, Vec<Program>)] {
+pub fn groups() -> &'static [(&'static str, Vec<CommandSpec>)] {
     ALL.get().map_or(&[], |registry| &registry.groups)
 }
 
@@ -166,7 +166,7 @@ pub fn catalog() -> Catalog<'static> {
 /// Declares a subcommand that is not an experiment, by its options and the function that runs it.
 macro_rules! program {
     ($name:literal, $question:literal, $args:ty, $run:expr) => {
-        $crate::program::Program {
+        $crate::program::CommandSpec {
             name: $name,
             question: $question,
             augment: <$args as clap::Args>::augment_args,

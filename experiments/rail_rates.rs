@@ -1,7 +1,7 @@
 //! Rates of rails, the table that names each rail, and the rails that are too slow.
 
 use crate::error::Failure;
-use crate::listing::{Column, table};
+use crate::listing::{ListingColumn, table};
 use crate::values::usage;
 use ginlab::measure::size;
 use ginlab::measure::stats::upper_median;
@@ -29,25 +29,25 @@ pub struct RailPlace {
 
 /// Rails that were in use at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum RailUsage {
     /// Only this rail of the rank.
     Alone,
     /// All rails of the rank.
     Together,
 }
 
-impl Way {
+impl RailUsage {
     /// Returns the variant for writes over this number of rails.
-    pub fn of(rails: usize) -> Way {
-        if rails == 1 { Way::Alone } else { Way::Together }
+    pub fn of(rails: usize) -> RailUsage {
+        if rails == 1 { RailUsage::Alone } else { RailUsage::Together }
     }
 }
 
-impl Display for Way {
+impl Display for RailUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Way::Alone => "alone",
-            Way::Together => "together",
+            RailUsage::Alone => "alone",
+            RailUsage::Together => "together",
         })
     }
 }
@@ -63,7 +63,7 @@ pub struct RailRate {
     pub place: RailPlace,
     /// Host that was written to.
     pub peer: String,
-    pub way: Way,
+    pub way: RailUsage,
     /// Bytes per write.
     pub bytes: u64,
     /// Rate over the rail's own time, in Gb/s.
@@ -105,7 +105,7 @@ impl RailRate {
         let lines: Vec<Line> = all
             .iter()
             .zip(RailRate::of_median_pct(all))
-            .filter(|(rate, _)| rate.way == Way::Alone)
+            .filter(|(rate, _)| rate.way == RailUsage::Alone)
             .map(|(alone, of_median)| Line { alone: alone.clone(), together: together(all, alone), of_median })
             .collect();
         format!("\n{}", table(&COLUMNS, &lines))
@@ -119,7 +119,7 @@ struct Line {
     of_median: Option<f64>,
 }
 
-const COLUMNS: [Column<Line>; 13] = [
+const COLUMNS: [ListingColumn<Line>; 13] = [
     ("host", "", |line| line.alone.place.host.clone()),
     ("to", "", |line| line.alone.peer.clone()),
     ("rank", "", |line| line.alone.rank.to_string()),
@@ -141,7 +141,8 @@ const COLUMNS: [Column<Line>; 13] = [
 /// Returns the rate of the same rail while all rails were in use.
 fn together(all: &[RailRate], alone: &RailRate) -> Option<f64> {
     let same = |other: &&RailRate| {
-        other.way == Way::Together && (other.rank, other.rail, other.bytes) == (alone.rank, alone.rail, alone.bytes)
+        other.way == RailUsage::Together
+            && (other.rank, other.rail, other.bytes) == (alone.rank, alone.rail, alone.bytes)
     };
     all.iter().find(same).map(|rate| rate.gbits_s)
 }
@@ -240,7 +241,7 @@ mod tests {
 
     use super::*;
 
-    fn rate(rank: usize, rail: usize, way: Way, gbits_s: f64) -> RailRate {
+    fn rate(rank: usize, rail: usize, way: RailUsage, gbits_s: f64) -> RailRate {
         let place = RailPlace {
             host: format!("host-{rank}"),
             domain: format!("rdmap{rail}"),
@@ -256,8 +257,8 @@ mod tests {
             let slow = move |rail| rank == 1 && rail == 2;
             (0..4).flat_map(move |rail| {
                 [
-                    rate(rank, rail, Way::Alone, if slow(rail) { 24.0 } else { 97.0 }),
-                    rate(rank, rail, Way::Together, if slow(rail) { 23.0 } else { 96.0 }),
+                    rate(rank, rail, RailUsage::Alone, if slow(rail) { 24.0 } else { 97.0 }),
+                    rate(rank, rail, RailUsage::Together, if slow(rail) { 23.0 } else { 96.0 }),
                 ]
             })
         };

@@ -2,7 +2,7 @@
 
 use crate::error::Failure;
 use crate::values::usage;
-use ginlab::cuda::Place;
+use ginlab::cuda::MemoryLocation;
 use ginlab::fabric::any::AnyRail;
 use ginlab::fabric::discover::Reach;
 use ginlab::fabric::libfabric::{RailOptions, require_library};
@@ -34,7 +34,7 @@ pub struct Rails {
     pub names: Vec<String>,
     pub notes: Vec<String>,
     /// Memory in which destinations of peers' writes must be allocated.
-    pub place: Place,
+    pub place: MemoryLocation,
     /// Number of immediates that each rail's completion queue holds while it is not polled.
     pub immediates: usize,
 }

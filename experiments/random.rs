@@ -5,12 +5,12 @@ const WORST: usize = 10;
 
 /// Random choices of a seed.
 #[derive(Clone, Debug)]
-pub struct Random(ginlab::random::Random);
+pub struct SeededChoices(ginlab::random::Random);
 
-impl Random {
+impl SeededChoices {
     /// Returns the choices of `seed`.
-    pub fn new(seed: u64) -> Random {
-        Random(ginlab::random::Random(seed))
+    pub fn new(seed: u64) -> SeededChoices {
+        SeededChoices(ginlab::random::Random(seed))
     }
 
     /// Returns 64 random bits.
@@ -59,9 +59,9 @@ pub struct RandomArgs {
 impl RandomArgs {
     /// Returns the generator of each shape, or `None` without `--random`. The shape with a given number is independent
     /// of how many shapes are drawn.
-    pub fn generators(&self) -> Option<impl Iterator<Item = Random>> {
-        let mut seeds = Random::new(self.seed);
-        self.random.map(|count| (0..count).map(move |_| Random::new(seeds.next())))
+    pub fn generators(&self) -> Option<impl Iterator<Item = SeededChoices>> {
+        let mut seeds = SeededChoices::new(self.seed);
+        self.random.map(|count| (0..count).map(move |_| SeededChoices::new(seeds.next())))
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn sizes_are_within_limits_and_half_odd() {
-        let mut random = Random::new(7);
+        let mut random = SeededChoices::new(7);
         let sizes: Vec<u64> = (0..4000).map(|_| random.size_within(1, 64 << 20)).collect();
         let share = |wanted: &dyn Fn(u64) -> bool| sizes.iter().filter(|size| wanted(**size)).count() as f64 / 4000.0;
         assert!(sizes.iter().all(|size| (1..=64 << 20).contains(size)));

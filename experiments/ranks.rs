@@ -2,15 +2,15 @@
 
 use crate::error::Failure;
 use crate::mps::Kernels;
-use ginlab::bootstrap::{self, Bootstrap, BootstrapError, Kind, Options};
-use ginlab::mps::Step;
+use ginlab::bootstrap::{self, Bootstrap, BootstrapError, BootstrapKind, BootstrapOptions};
+use ginlab::mps::MpsStep;
 use ginlab::signals;
 use std::time::{Duration, Instant};
 
 /// Ranks that an experiment requests.
 pub struct Ranks {
     /// Bootstrap of the ranks. `None` to detect it from the environment.
-    pub kind: Option<Kind>,
+    pub kind: Option<BootstrapKind>,
     /// Requested number of ranks.
     pub asked: Option<usize>,
     /// Number of ranks of a local job if none was requested.
@@ -31,26 +31,26 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    pub fn options(&self) -> Options {
-        Options {
+    pub fn options(&self) -> BootstrapOptions {
+        BootstrapOptions {
             timeout: self.timeout,
             fingerprint: self.fingerprint.clone(),
             interfaces: self.interfaces.clone(),
             partial: self.partial,
-            ..Options::default()
+            ..BootstrapOptions::default()
         }
     }
 
     /// Connects the ranks. Returns [`Failure::Elsewhere`] if another process did the run.
     fn open(self) -> Result<Bootstrap, Failure> {
         let options = self.options();
-        let kind = self.kind.map_or_else(|| Kind::asked_for(&bootstrap::process_env), Ok)?;
-        let asked = self.asked.or((kind == Kind::Local).then_some(self.default));
+        let kind = self.kind.map_or_else(|| BootstrapKind::asked_for(&bootstrap::process_env), Ok)?;
+        let asked = self.asked.or((kind == BootstrapKind::Local).then_some(self.default));
         // Check before any process is spawned.
         asked.map_or(Ok(()), |asked| (self.check)(asked))?;
-        if let (Kind::Local, Some(ranks), Some(kernels)) = (kind, asked, self.mps)
+        if let (BootstrapKind::Local, Some(ranks), Some(kernels)) = (kind, asked, self.mps)
             && !bootstrap::is_spawned_child()
-            && let Step::Ended(code) = kernels.before(ranks)
+            && let MpsStep::Ended(code) = kernels.before(ranks)
         {
             return Err(Failure::Elsewhere(code));
         }
@@ -134,9 +134,9 @@ mod tests {
             })
         };
         std::thread::scope(|scope| {
-            let one =
-                scope.spawn(|| rank(Bootstrap::join(&[address], 1, 2, "two", Options::default()).expect("joined")));
-            let zero = rank(Bootstrap::serve(listener, 2, "two", Options::default()).expect("served"));
+            let one = scope
+                .spawn(|| rank(Bootstrap::join(&[address], 1, 2, "two", BootstrapOptions::default()).expect("joined")));
+            let zero = rank(Bootstrap::serve(listener, 2, "two", BootstrapOptions::default()).expect("served"));
             one.join().expect("rank 1").or(zero).expect("one of them was not the first")
         })
     }

@@ -5,10 +5,10 @@
 
 use crate::error::Failure;
 use crate::output::{Output, OutputArgs};
-use crate::program::Program;
+use crate::program::CommandSpec;
 use crate::ranks::{Ranks, ended, with_ranks};
 use clap::{ArgMatches, FromArgMatches};
-use ginlab::bootstrap::{self, Bootstrap, BootstrapError, Options};
+use ginlab::bootstrap::{self, Bootstrap, BootstrapError, BootstrapOptions};
 use ginlab::fabric::any::AnyRail;
 use ginlab::fabric::soft;
 use ginlab::flow::{self, Flow};
@@ -26,24 +26,24 @@ pub trait Experiment: Sized {
     /// Options of the experiment.
     type Args: clap::Args + Clone + Debug;
     /// A combination of parameters.
-    type Tuple;
+    type Config;
     /// Name, columns, headline figures and charts.
     const ABOUT: About;
 
     /// Checks the options. Returns the parameter combinations to measure, and the ranks that measure them.
-    fn plan(args: &mut Self::Args) -> Result<Plan<Self::Tuple>, Failure>;
+    fn plan(args: &mut Self::Args) -> Result<Plan<Self::Config>, Failure>;
 
     /// Opens the resources that this rank uses for all parameter combinations. Returns them with the header that
     /// describes them. May change `tuples` to what the devices support, in the same way on all ranks.
     async fn open(
         args: &Self::Args,
-        tuples: &mut Vec<Self::Tuple>,
+        tuples: &mut Vec<Self::Config>,
         ranks: &mut Bootstrap,
     ) -> Result<(Self, Header), Failure>;
 
     /// Measures and verifies one parameter combination. All ranks call it at the same time. Only the rows of rank 0 are
     /// used.
-    async fn tuple(&mut self, tuple: &Self::Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure>;
+    async fn tuple(&mut self, tuple: &Self::Config, ranks: &mut Bootstrap) -> Result<Rows, Failure>;
 
     /// Unit of the number of errors in a row.
     const WRONG: &'static str = "bytes";
@@ -113,7 +113,7 @@ pub fn in_process<E: Experiment>(matches: &ArgMatches) -> Result<Vec<Row>, Failu
         }
         None => 1,
     };
-    let one = |open: &dyn Fn(Options) -> Result<Bootstrap, BootstrapError>| {
+    let one = |open: &dyn Fn(BootstrapOptions) -> Result<Bootstrap, BootstrapError>| {
         let (args, plan) = plan()?;
         let mut rows = Vec::new();
         ended(open(plan.ranks.map(|ranks| ranks.options()).unwrap_or_default())?, |ranks| {
@@ -168,7 +168,7 @@ pub fn drive(flow: &Flow<AnyRail>) -> tokio::task::JoinHandle<()> {
 async fn rank<E: Experiment>(
     args: &WithOutput<E::Args>,
     writes: bool,
-    mut tuples: Vec<E::Tuple>,
+    mut tuples: Vec<E::Config>,
     keep_going: bool,
     ranks: &mut Bootstrap,
 ) -> Result<Vec<Row>, Failure> {
@@ -280,8 +280,8 @@ pub fn percentiles(row: &mut Row, columns: &[Column; 3], mut times: Vec<f64>) {
 }
 
 /// Returns the subcommand that runs this experiment.
-pub const fn program<E: Experiment>() -> Program {
-    Program {
+pub const fn program<E: Experiment>() -> CommandSpec {
+    CommandSpec {
         name: E::ABOUT.name,
         question: E::ABOUT.question,
         augment: <WithOutput<E::Args> as clap::Args>::augment_args,

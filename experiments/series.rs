@@ -14,7 +14,7 @@
 
 use crate::columns::{AGAIN, RAIL_BYTES};
 use crate::error::Failure;
-use crate::nodes::Sender;
+use crate::nodes::RankContribution;
 use crate::runner::{Rows, added, slowest, timed};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::rails::Counters;
@@ -77,7 +77,7 @@ impl Sample {
 
 /// Results of a case on one rank, over all repeats.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Found {
+pub struct RankResult {
     pub sample: Sample,
     /// Number of errors of the verified pass. `None` if nothing was compared.
     pub wrong: Option<u64>,
@@ -91,7 +91,7 @@ pub struct Found {
     pub rail_us: Vec<f64>,
 }
 
-impl Found {
+impl RankResult {
     fn add(&mut self, sample: Sample, before: &Counters, after: &Counters) {
         let Sample { times, parts } = &mut self.sample;
         times.extend(sample.times);
@@ -116,9 +116,9 @@ impl Found {
 
 /// Results of a case, by rank.
 #[derive(Clone, Debug, Default)]
-pub struct Measured(pub Vec<Found>);
+pub struct CaseResults(pub Vec<RankResult>);
 
-impl Measured {
+impl CaseResults {
     /// Returns the slowest rank's time of each repeat.
     pub fn times(&self) -> Vec<f64> {
         slowest(&self.0, |found| &found.sample.times)
@@ -162,8 +162,8 @@ impl Measured {
 
     /// Returns each rank's part of the sums per node (`--per-node`). An iteration of a rank moves `bytes` in
     /// `operations` over the first `rails` rails.
-    pub fn by_sender(&self, bytes: u64, operations: u64, rails: usize) -> Vec<Sender> {
-        let sender = |(rank, found): (usize, &Found)| Sender {
+    pub fn by_sender(&self, bytes: u64, operations: u64, rails: usize) -> Vec<RankContribution> {
+        let sender = |(rank, found): (usize, &RankResult)| RankContribution {
             rank,
             times: found.sample.times.clone(),
             bytes,
@@ -177,18 +177,18 @@ impl Measured {
 
 /// Results of all cases of a parameter combination.
 #[derive(Clone, Debug)]
-pub struct Results<C>(Vec<(C, Measured)>);
+pub struct Results<C>(Vec<(C, CaseResults)>);
 
 impl<C: Copy + PartialEq> Results<C> {
     /// Returns the results of a case; empty if it was not measured.
-    pub fn of(&self, case: C) -> &Measured {
-        const NONE: &Measured = &Measured(Vec::new());
+    pub fn of(&self, case: C) -> &CaseResults {
+        const NONE: &CaseResults = &CaseResults(Vec::new());
         self.0.iter().find(|(other, _)| *other == case).map_or(NONE, |(_, measured)| measured)
     }
 
     /// Returns the rows of the cases that have times. `row` creates one without its ratio to a baseline. `baselines`
     /// returns the cases that a case can be compared with, in order of preference.
-    pub fn rows(&self, row: impl Fn(C, &Measured) -> Row, baselines: impl Fn(C) -> Vec<C>) -> Rows {
+    pub fn rows(&self, row: impl Fn(C, &CaseResults) -> Row, baselines: impl Fn(C) -> Vec<C>) -> Rows {
         let timed = self.0.iter().map(|(case, measured)| (*case, measured, measured.times()));
         let timed = timed.filter(|(.., times)| !times.is_empty());
         let rows: Vec<_> = timed.map(|(case, measured, times)| (case, (row(case, measured), times))).collect();
@@ -205,7 +205,7 @@ impl<C: Copy + PartialEq> Results<C> {
 }
 
 /// Options of a measurement.
-pub struct Series<'a> {
+pub struct SeriesOptions<'a> {
     /// Number of repeats. `None` selects 10, but no further ones after 3 if the series has taken more than 5 s.
     pub repeats: Option<u32>,
     /// Whether the cases are verified.
@@ -217,7 +217,7 @@ pub struct Series<'a> {
     pub what: &'a str,
 }
 
-impl Series<'_> {
+impl SeriesOptions<'_> {
     /// Measures `cases`, which must be equal on all ranks. Returns the results on rank 0, and `None` on other ranks.
     pub async fn measure<B: Bench>(
         &self,
@@ -225,7 +225,7 @@ impl Series<'_> {
         cases: &[B::Case],
         ranks: &mut Bootstrap,
     ) -> Result<Option<Results<B::Case>>, Failure> {
-        let mut all = vec![Found::default(); cases.len()];
+        let mut all = vec![RankResult::default(); cases.len()];
         if self.check {
             for (case, found) in cases.iter().zip(&mut all) {
                 // A peer may still write to this rank's memory for the previous case.
@@ -259,8 +259,8 @@ impl Series<'_> {
         let Some(mut all) = ranks.gather_values(&all, self.what)? else { return Ok(None) };
         // Converts lists of cases by rank to lists of ranks by case.
         let of_case = |index: usize| all.iter_mut().map(|of_rank| std::mem::take(&mut of_rank[index])).collect();
-        let measured: Vec<Vec<Found>> = (0..cases.len()).map(of_case).collect();
-        Ok(Some(Results(cases.iter().copied().zip(measured.into_iter().map(Measured)).collect())))
+        let measured: Vec<Vec<RankResult>> = (0..cases.len()).map(of_case).collect();
+        Ok(Some(Results(cases.iter().copied().zip(measured.into_iter().map(CaseResults)).collect())))
     }
 
     /// Returns whether the repeats have taken longer than `LONG` on rank 0's clock, so that all ranks stop together.
@@ -314,7 +314,7 @@ mod tests {
 
     fn recorded(check: bool) -> (Recorder, Results<char>) {
         let (mut bench, mut results) = (Recorder::default(), None);
-        let series = Series { repeats: Some(2), check, warmup: 3, iterations: 10, what: "a test" };
+        let series = SeriesOptions { repeats: Some(2), check, warmup: 3, iterations: 10, what: "a test" };
         in_event_loop(async {
             let mut ranks = Bootstrap::alone()?;
             results = series.measure(&mut bench, &['n', 'w', 'p'], &mut ranks).await?;
@@ -331,7 +331,7 @@ mod tests {
         let repeat = ['n', 'w', 'p'].map(run);
         let calls = [&['n', 'w', 'p'].map(verify)[..], &['n', 'p'].map(warm), &repeat, &repeat].concat();
         assert_eq!(bench.calls, calls);
-        let row = |case, measured: &Measured| {
+        let row = |case, measured: &CaseResults| {
             let mut row = Row::new("series", case, "cpu", "none");
             measured.fill(&mut row, 1, 1);
             measured.count(&mut row, 2);
@@ -358,15 +358,16 @@ mod tests {
 
     #[test]
     fn slowest_rank_and_sum_of_counts_are_reported() {
-        let rank = |times: &[f64], wrong, again| Found {
+        let rank = |times: &[f64], wrong, again| RankResult {
             sample: Sample { times: times.to_vec(), parts: Vec::new() },
             wrong,
             again,
             rail_bytes: vec![8, again],
             rail_transfers: vec![1],
-            ..Found::default()
+            ..RankResult::default()
         };
-        let measured = Measured(vec![rank(&[1.0, 4.0], None, 1), rank(&[], Some(3), 2), rank(&[2.0, 3.0], Some(4), 3)]);
+        let measured =
+            CaseResults(vec![rank(&[1.0, 4.0], None, 1), rank(&[], Some(3), 2), rank(&[2.0, 3.0], Some(4), 3)]);
         let mut row = Row::new("series", "write", "cpu", "none");
         measured.fill(&mut row, 7000, 2);
         measured.count(&mut row, 1);
@@ -374,7 +375,7 @@ mod tests {
         assert_eq!((row.time_us_p50, row.rate_mops, row.wrong), (Some(3.0), Some(2.0 / 3.0), Some(7)));
         assert_eq!((row.status.to_string(), row.own("again").number()), ("failed: wrong bytes".into(), Some(6.0)));
         assert_eq!(row.own("rail_bytes").list(), Some(vec![24]));
-        Measured(vec![Found { rail_bytes: vec![0], ..Found::default() }]).count(&mut row, 1);
+        CaseResults(vec![RankResult { rail_bytes: vec![0], ..RankResult::default() }]).count(&mut row, 1);
         assert_eq!(row.own("rail_bytes").list(), None);
         let senders = measured.by_sender(7, 1, 1);
         assert_eq!((senders.len(), senders[2].rank, &senders[2].rail_bytes[..]), (3, 2, &[8][..]));

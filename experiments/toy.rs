@@ -1,7 +1,7 @@
 //! `ginlab toy`: measures the cost of reading the clock.
 
 use crate::error::Failure;
-use crate::program::Program;
+use crate::program::CommandSpec;
 use crate::runner::{Experiment, Plan, Rows, program, timed};
 use crate::values::{List, counts};
 use ginlab::bootstrap::Bootstrap;
@@ -9,11 +9,11 @@ use ginlab::report::{About, Column, Header, Headline, Plot, Row};
 use ginlab::versions::Versions;
 use std::time::Instant;
 
-pub const PROGRAMS: &[Program] = &[program::<Toy>()];
+pub const PROGRAMS: &[CommandSpec] = &[program::<Toy>()];
 
 /// Options of `ginlab toy`.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Args {
+pub struct ToyArgs {
     /// Clock reads per repeat; a list to sweep
     #[arg(short = 'n', long, default_value = "10,100,1000", value_name = "LIST", value_parser = counts::<u32>(1 << 20))]
     calls: List<u32>,
@@ -26,8 +26,8 @@ const CALLS: Column = Column::chosen("calls", "", "Clock reads per repeat").show
 pub struct Toy;
 
 impl Experiment for Toy {
-    type Args = Args;
-    type Tuple = u32;
+    type Args = ToyArgs;
+    type Config = u32;
 
     const ABOUT: About = About {
         columns: &[CALLS],
@@ -37,11 +37,11 @@ impl Experiment for Toy {
         ..About::new("toy", "Measure the cost of reading the clock")
     };
 
-    fn plan(args: &mut Args) -> Result<Plan<u32>, Failure> {
+    fn plan(args: &mut ToyArgs) -> Result<Plan<u32>, Failure> {
         Ok(Plan::alone(args.calls.to_vec()))
     }
 
-    async fn open(_: &Args, _: &mut Vec<u32>, _: &mut Bootstrap) -> Result<(Toy, Header), Failure> {
+    async fn open(_: &ToyArgs, _: &mut Vec<u32>, _: &mut Bootstrap) -> Result<(Toy, Header), Failure> {
         Ok((Toy, Versions::header()))
     }
 

@@ -6,7 +6,7 @@ use clap::builder::TypedValueParser;
 pub use ginlab::cores::Pin;
 use ginlab::cuda::Device;
 use ginlab::measure::size;
-use ginlab::proxy::Fault;
+use ginlab::proxy::ProxyFault;
 use ginlab::report::each_once;
 use ginlab::ring::check_slots;
 use std::fmt::{self, Display};
@@ -76,7 +76,7 @@ pub const FAULT_HELP: &str = "Fault to inject into each proxy, for tests (docs/f
 /// short.
 pub fn corruption(text: &str) -> Result<u64, String> {
     match fault(text) {
-        Ok(Fault::Corrupt(number)) => Ok(number),
+        Ok(ProxyFault::Corrupt(number)) => Ok(number),
         _ => Err(format!(
             "invalid fault {text:?}: expected corrupt=N (write or message N, counted from 0, is sent one byte short)"
         )),
@@ -89,14 +89,14 @@ pub fn corrupt(text: &str) -> Result<(), String> {
 }
 
 /// Parses a fault for proxies, for tests.
-pub fn fault(text: &str) -> Result<Fault, String> {
+pub fn fault(text: &str) -> Result<ProxyFault, String> {
     let parsed = text.split_once('=').and_then(|(name, count)| {
         let count = count.parse().ok()?;
         match name {
-            "proxy-vanish" => Some(Fault::Vanish(count)),
-            "proxy-stop" => Some(Fault::Stop(count)),
-            "rails-silent" => Some(Fault::Silent(count)),
-            "corrupt" => Some(Fault::Corrupt(count)),
+            "proxy-vanish" => Some(ProxyFault::Vanish(count)),
+            "proxy-stop" => Some(ProxyFault::Stop(count)),
+            "rails-silent" => Some(ProxyFault::Silent(count)),
+            "corrupt" => Some(ProxyFault::Corrupt(count)),
             _ => None,
         }
     });

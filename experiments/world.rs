@@ -2,7 +2,7 @@
 
 use crate::columns::RULE;
 use crate::error::Failure;
-use crate::job::{self, MeetArgs};
+use crate::job::{self, RankArgs};
 use crate::mps;
 use crate::nccl_baseline::{Communicator, NcclError};
 use crate::rails;
@@ -10,16 +10,16 @@ use crate::ranks::Ranks;
 use crate::runner::added;
 use crate::values::{FAULT_HELP, Pin, fault};
 use ginlab::bootstrap::{self, Bootstrap};
-use ginlab::cuda::{self, Buffer, Choice, DeviceError};
-use ginlab::gin::{GinError, Options, Path, Rule, World};
-use ginlab::proxy::Fault;
+use ginlab::cuda::{self, Buffer, DeviceChoice, DeviceError};
+use ginlab::gin::{GinError, PePath, PutSignalRule, World, WorldOptions};
+use ginlab::proxy::ProxyFault;
 use ginlab::rails::Counters;
 use ginlab::rails::strategy::Strategy;
 use ginlab::report::{Header, Key, Row};
 use ginlab::signals;
 use ginlab::versions::Versions;
 
-pub use ginlab::gin::collective::Scope;
+pub use ginlab::gin::collective::CallScope;
 
 /// Options of a world.
 #[derive(clap::Args, Clone, Debug)]
@@ -40,8 +40,8 @@ pub struct WorldArgs {
     /// Rule that keeps a put and its signal in order on rails: count, own, drain, sequence. For path direct: count (a
     /// CPU thread reads arrivals), kernel (the waiting kernel reads them) or counter (like kernel, and the NIC counts
     /// the first signals, on p5en and p6)
-    #[arg(long, default_value_t = Rule::default(), value_name = "RULE")]
-    pub rule: Rule,
+    #[arg(long, default_value_t = PutSignalRule::default(), value_name = "RULE")]
+    pub rule: PutSignalRule,
     /// Pin proxy threads: auto (one core each, near the GPU or the NICs, if there are enough), off, or a list by rank
     /// and thread
     #[arg(long, value_name = "WHICH", default_value = "auto", num_args = 0..=1, default_missing_value = "auto")]
@@ -50,13 +50,13 @@ pub struct WorldArgs {
     #[arg(long, alias = "proxies", default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=16))]
     pub proxy_threads: usize,
     /// Device that runs kernels: gpu, emulated (CPU threads), or auto (the GPU if there is one)
-    #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto, hide_possible_values = true)]
-    pub device: Choice,
+    #[arg(short = 'd', long, value_enum, default_value_t = DeviceChoice::Auto, hide_possible_values = true)]
+    pub device: DeviceChoice,
     #[command(flatten)]
-    pub meet: MeetArgs,
+    pub meet: RankArgs,
     /// Fault to inject
     #[arg(long, value_name = "FAULT", help = FAULT_HELP, value_parser = fault)]
-    fault: Option<Fault>,
+    fault: Option<ProxyFault>,
 }
 
 impl WorldArgs {
@@ -64,9 +64,9 @@ impl WorldArgs {
     pub fn is_emulated(&self) -> bool {
         let no_gpu = || cuda::ptx().modules.is_empty() || cuda::visible_gpus().is_ok_and(|gpus| gpus.is_empty());
         match self.device {
-            Choice::Emulated => true,
-            Choice::Gpu => false,
-            Choice::Auto => no_gpu(),
+            DeviceChoice::Emulated => true,
+            DeviceChoice::Gpu => false,
+            DeviceChoice::Auto => no_gpu(),
         }
     }
 
@@ -81,8 +81,8 @@ impl WorldArgs {
     }
 
     /// Returns the options for opening the world with `heap_bytes` of heap.
-    pub fn options(&self, path: Path, heap_bytes: u64) -> Result<Options, Failure> {
-        Ok(Options {
+    pub fn options(&self, path: PePath, heap_bytes: u64) -> Result<WorldOptions, Failure> {
+        Ok(WorldOptions {
             device: self.device,
             heap_bytes,
             path,
@@ -94,7 +94,7 @@ impl WorldArgs {
             proxies: self.proxy_threads,
             timeout: self.meet.timeout,
             fault: self.fault,
-            ..Options::default()
+            ..WorldOptions::default()
         })
     }
 

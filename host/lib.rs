@@ -16,7 +16,7 @@ pub mod versions;
 
 /// Connections among the ranks of a job.
 pub mod bootstrap {
-    pub use ginlab_bootstrap::{Bootstrap, BootstrapError, Ending, Kind, Options};
+    pub use ginlab_bootstrap::{Bootstrap, BootstrapError, BootstrapKind, BootstrapOptions, FailureKind};
     #[doc(hidden)]
     pub use ginlab_bootstrap::{Member, is_spawned_child, process_env, random_token, session, token_for};
 }
@@ -30,7 +30,7 @@ pub mod cores {
 
 /// Devices: GPUs, and their emulation on the CPU.
 pub mod cuda {
-    pub use ginlab_cuda::{Buffer, Choice, Device, DeviceError, Launch, Place, Stream, set_ptx};
+    pub use ginlab_cuda::{Buffer, Device, DeviceChoice, DeviceError, Launch, MemoryLocation, Stream, set_ptx};
     #[doc(hidden)]
     pub use ginlab_cuda::{
         Event, ForeignModule, Function, Graph, Kernel, OpenedMemory, PeerHandle, VisibleGpu, flush_stores,
@@ -48,7 +48,7 @@ pub mod fabric {
     pub use ginlab_fabric::testing;
     pub use ginlab_fabric::verbs::VerbsRail;
     pub use ginlab_fabric::{
-        Access, Completion, Fabric, FabricError, Memory, Post, Rail, RailLimits, RankPlace, RemoteRegion, Transfer,
+        Access, Completion, Fabric, FabricError, MemoryRange, Post, Rail, RailLimits, RankPlace, RemoteRegion, Transfer,
     };
     #[doc(hidden)]
     pub use ginlab_fabric::{
@@ -65,7 +65,9 @@ pub mod flow {
 
 /// Symmetric memory for kernels that communicate.
 pub mod gin {
-    pub use ginlab_gin::{Fabric, GinError, HostPut, Inbox, Options, Path, Plain, Program, Rule, Signal, Sym, World};
+    pub use ginlab_gin::{
+        Fabric, GinError, HostPut, Inbox, PePath, Plain, Program, PutSignalRule, Signal, Sym, World, WorldOptions,
+    };
     #[doc(hidden)]
     pub use ginlab_gin::{collective, seat, watch};
 }
@@ -75,7 +77,8 @@ pub mod proxy {
     pub use ginlab_proxy::engine::Engine;
     #[doc(hidden)]
     pub use ginlab_proxy::{
-        Bytes, ChooseError, Cores, Fault, Setup, Snapshot, Writes, device_timeout, engine, signal_order, trace,
+        ChooseError, Cores, ProxyFault, ProxyThreadOptions, RegionMemory, Snapshot, Writes, device_timeout, engine,
+        signal_order, trace,
     };
     pub use ginlab_proxy::{GroupOptions, GroupRegion, Proxy, ProxyError, ProxyGroup};
 }
@@ -89,11 +92,13 @@ pub mod rails {
 
 /// Rows of results, and the files that contain them.
 pub mod report {
-    pub use ginlab_report::{About, Column, Ending, Header, Key, Options, Report, ReportError, Row, Target};
+    pub use ginlab_report::{
+        About, Column, Header, Key, OutputTarget, Report, ReportError, ReportOptions, Row, RunOutcome,
+    };
     #[doc(hidden)]
     pub use ginlab_report::{
-        Catalog, Entry, Finding, Headline, Plot, Role, SCHEMA, Shape, Status, Table, Value, WholeFile, chart, compare,
-        each_once, figures, page, pages, run, same_file, width,
+        BestValue, Catalog, ChartStyle, ColumnRole, Headline, JsonObject, Plot, RowStatus, SCHEMA, Table, Value,
+        WholeFile, chart, compare, each_once, figures, page, pages, run, same_file, width,
     };
 }
 

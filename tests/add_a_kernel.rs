@@ -7,8 +7,8 @@
 mod scale;
 
 use ginlab::bootstrap::{self, Bootstrap};
-use ginlab::cuda::{Device, DeviceError, Place};
-use ginlab::gin::{Fabric, Options, Path, World};
+use ginlab::cuda::{Device, DeviceError, MemoryLocation};
+use ginlab::gin::{Fabric, PePath, World, WorldOptions};
 use scale::{SCALE, ScaleArgs};
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 // The page shows this function unchanged.
 fn scaled(device: &Device, numbers: &[u64], factor: u64) -> Result<Vec<u64>, DeviceError> {
-    let buffer = device.allocate(Place::Device, size_of_val(numbers))?;
+    let buffer = device.allocate(MemoryLocation::Device, size_of_val(numbers))?;
     buffer.write(0, numbers)?;
     let args = ScaleArgs { values: buffer.pointer(), count: numbers.len() as u64, factor };
     // SAFETY: the buffer lives until the launch has ended, and no other code accesses it.
@@ -58,9 +58,9 @@ fn page_on_gin_shows_example() {
 
 /// The lines shown in docs/worst-network.md.
 fn over_the_worst_network() -> Result<(World, Bootstrap), Box<dyn Error>> {
-    let mut ranks = Bootstrap::auto(Some(1), bootstrap::Options::default())?;
+    let mut ranks = Bootstrap::auto(Some(1), bootstrap::BootstrapOptions::default())?;
     let fabric = Fabric::named(Some("worst:seed=5"), &[])?;
-    let world = World::open(&mut ranks, &Options { path: Path::Rails, fabric, ..Options::default() })?;
+    let world = World::open(&mut ranks, &WorldOptions { path: PePath::Rails, fabric, ..WorldOptions::default() })?;
     Ok((world, ranks))
 }
 
@@ -74,10 +74,10 @@ fn world_opens_over_worst_network_of_page() {
 
 /// The lines shown in docs/emulated-device.md.
 fn under_all_orders(kernel: impl Fn(&AtomicU64) + Sync, arguments: AtomicU64) -> std::io::Result<u64> {
-    use cuda_std::emulation::Grid;
+    use cuda_std::emulation::EmulatedGrid;
 
     for seed in 0..1000 {
-        Grid::new(2, 64).workers(1).seeded(seed).run(|| kernel(&arguments))?;
+        EmulatedGrid::new(2, 64).workers(1).seeded(seed).run(|| kernel(&arguments))?;
     }
     Ok(arguments.into_inner())
 }

@@ -15,7 +15,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ginlab::bootstrap::{Bootstrap, BootstrapError, Ending, Kind, Options};
+use ginlab::bootstrap::{Bootstrap, BootstrapError, BootstrapKind, BootstrapOptions, FailureKind};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
 
 const TOKEN: &str = "a secret";
@@ -24,9 +24,9 @@ const TOKEN: &str = "a secret";
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
 
-fn options(timeout: Duration) -> Options {
+fn options(timeout: Duration) -> BootstrapOptions {
     let interrupt: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
-    Options { timeout, interrupt, ..Options::default() }
+    BootstrapOptions { timeout, interrupt, ..BootstrapOptions::default() }
 }
 
 fn listener() -> (TcpListener, SocketAddr) {
@@ -44,7 +44,7 @@ fn deaf() -> (OwnedFd, SocketAddr) {
 }
 
 /// Opens a star of `size` threads and runs `body` on each. Returns the results by rank.
-fn ranks<T: Send>(size: usize, options: &Options, body: impl Fn(Bootstrap) -> T + Sync) -> Vec<T> {
+fn ranks<T: Send>(size: usize, options: &BootstrapOptions, body: impl Fn(Bootstrap) -> T + Sync) -> Vec<T> {
     let (listener, address) = listener();
     let body = &body;
     std::thread::scope(|scope| {
@@ -81,7 +81,7 @@ fn contains(text: &str, part: &str) {
 fn gathers_and_barriers() {
     for size in [1, 2, 3, 8] {
         let seen = ranks(size, &options(LONG), |mut ranks| {
-            assert_eq!((ranks.size(), ranks.kind(), ranks.same_host()), (size, Kind::Tcp, true));
+            assert_eq!((ranks.size(), ranks.kind(), ranks.same_host()), (size, BootstrapKind::Tcp, true));
             assert_eq!((ranks.local_rank(), ranks.local_size()), (ranks.rank(), size));
             let uneven = vec![ranks.rank() as u8; ranks.rank() * 1000];
             let all = ranks.all_gather(&uneven, "uneven").unwrap();
@@ -196,7 +196,7 @@ fn missing_rank_is_named_on_every_rank() {
     });
     let error = outcome.err().unwrap();
     assert_eq!(error.to_string(), "timed out after 300 ms waiting for ranks 1, 3 at \"start\" (arrived: 0, 2)");
-    assert_eq!(error.ending(), Ending::TimedOut);
+    assert_eq!(error.ending(), FailureKind::TimedOut);
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
@@ -207,7 +207,7 @@ fn missing_rank_0_times_out() {
     let text = error.to_string();
     contains(&text, &format!("timed out after 300 ms connecting rank 1 to rank 0 at {address} (last attempt: "));
     contains(&text, "refused");
-    assert_eq!(error.ending(), Ending::TimedOut);
+    assert_eq!(error.ending(), FailureKind::TimedOut);
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn check_of_peers_detects_left_rank() {
 
 #[test]
 fn abort_reaches_all_ranks_with_its_kind() {
-    let kinds = [Ending::Failed, Ending::TimedOut, Ending::Usage, Ending::Interrupted];
+    let kinds = [FailureKind::Failed, FailureKind::TimedOut, FailureKind::Usage, FailureKind::Interrupted];
     for (origin, ending) in [0, 1, 2, 0].into_iter().zip(kinds) {
         let errors = ranks(3, &options(LONG), |mut ranks| {
             if ranks.rank() == origin {
@@ -322,8 +322,10 @@ fn different_fingerprints_are_rejected() {
 
 #[test]
 fn fingerprints_are_compared_at_start() {
-    let with =
-        |provider: &str| Options { fingerprint: vec![("provider".to_owned(), provider.to_owned())], ..options(LONG) };
+    let with = |provider: &str| BootstrapOptions {
+        fingerprint: vec![("provider".to_owned(), provider.to_owned())],
+        ..options(LONG)
+    };
     let (listener, address) = listener();
     std::thread::scope(|scope| {
         let other = scope.spawn(|| Bootstrap::join(&[address], 1, 2, TOKEN, with("efa")).err().unwrap());
@@ -340,7 +342,7 @@ fn interrupt_ends_wait_and_job() {
     let (listener, address) = listener();
     std::thread::scope(|scope| {
         let join = |rank| {
-            let options = Options { interrupt: never, ..options(LONG) };
+            let options = BootstrapOptions { interrupt: never, ..options(LONG) };
             Bootstrap::join(&[address], rank, 3, TOKEN, options).unwrap()
         };
         let one = scope.spawn(move || join(1).barrier("row").unwrap_err().to_string());
@@ -353,7 +355,7 @@ fn interrupt_ends_wait_and_job() {
             }
             ranks.check_peers().unwrap_err().to_string()
         });
-        let outcome = Bootstrap::serve(listener, 3, TOKEN, Options { interrupt: flag, ..options(LONG) })
+        let outcome = Bootstrap::serve(listener, 3, TOKEN, BootstrapOptions { interrupt: flag, ..options(LONG) })
             .and_then(|mut ranks| ranks.barrier("row"));
         assert_eq!(outcome.unwrap_err().to_string(), "interrupted at \"row\"");
         assert_eq!(one.join().unwrap(), "rank 0 stopped the job: interrupted at \"row\"");
@@ -365,7 +367,7 @@ fn interrupt_ends_wait_and_job() {
 fn long_parts_arrive_complete() {
     // Tests several fragment lengths, with parts that are empty, shorter or longer than a fragment, or multiples of it.
     for piece_bytes in [0, 1, 7, 4096] {
-        let options = Options { piece_bytes, ..options(LONG) };
+        let options = BootstrapOptions { piece_bytes, ..options(LONG) };
         let part = |rank: usize| (0..[0, 5, 7, 29, 14][rank] * 3).map(|at| (at * 7 + rank) as u8).collect::<Vec<_>>();
         ranks(5, &options, |mut ranks| {
             let rank = ranks.rank();

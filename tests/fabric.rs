@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use ginlab::fabric::discover::{self, Domain, Reach};
 use ginlab::fabric::libfabric::BareLoop;
 use ginlab::fabric::libfabric::{Level, LibfabricRail, LibfabricRegion, RailOptions};
-use ginlab::fabric::testing::faulty::{Faults, FaultyRail};
-use ginlab::fabric::{Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RemoteRegion, Transfer};
+use ginlab::fabric::testing::faulty::{FaultyRail, RailFaults};
+use ginlab::fabric::{
+    Access, Completion, FabricError, MemoryRange, Message, Messages, Post, Rail, RemoteRegion, Transfer,
+};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
@@ -50,7 +52,7 @@ impl<R: Rail> Node<R> {
         let mut memory = vec![0u8; bytes].into_boxed_slice();
         let address = memory.as_mut_ptr().expose_provenance() as u64;
         // SAFETY: the memory is on the heap and dropped after the region (field order).
-        let region = unsafe { rail.register(Memory { address, bytes, cuda_device: None }, Access::ALL) }.unwrap();
+        let region = unsafe { rail.register(MemoryRange { address, bytes, cuda_device: None }, Access::ALL) }.unwrap();
         Self { region, rail, memory, completions: Vec::new() }
     }
 
@@ -322,7 +324,8 @@ fn invalid_memory_is_rejected() {
     let mut rail = open("tcp", &RailOptions::default()).unwrap();
     for (address, bytes) in [(0, 64), (4096, 0), (u64::MAX - 7, 64)] {
         // SAFETY: the request is rejected before anything is registered.
-        let error = unsafe { rail.register(Memory { address, bytes, cuda_device: None }, Access::ALL) }.unwrap_err();
+        let error =
+            unsafe { rail.register(MemoryRange { address, bytes, cuda_device: None }, Access::ALL) }.unwrap_err();
         assert!(error.to_string().contains("empty or wraps"), "{error}");
     }
 }
@@ -335,7 +338,7 @@ fn unsupported_cuda_memory_error_has_remedy() {
         let options = RailOptions { cuda_memory: true, ..Default::default() };
         let Some(mut rail) = open(provider, &options) else { continue };
         // SAFETY: host memory declared as a device's: the registration is rejected, or dropped immediately.
-        let error = unsafe { rail.register(Memory { address, bytes: 4096, cuda_device: Some(0) }, Access::ALL) };
+        let error = unsafe { rail.register(MemoryRange { address, bytes: 4096, cuda_device: Some(0) }, Access::ALL) };
         // A libfabric with CUDA and a device may reject it for other reasons; here there is no device.
         let line = error.expect_err("no CUDA here").to_string();
         assert!(line.contains("stage through pinned host memory"), "{line}");
@@ -532,7 +535,8 @@ fn transmit_level_opens_and_moves_bytes() {
 fn faults_can_wrap_real_rail() {
     let (a, mut b) = pair("tcp", 4096).unwrap();
     let Node { region, rail, memory, .. } = a;
-    let mut rail = FaultyRail::new(rail, Faults { again_first: 5, fail_completions: vec![2], ..Default::default() });
+    let mut rail =
+        FaultyRail::new(rail, RailFaults { again_first: 5, fail_completions: vec![2], ..Default::default() });
     let deadline = Deadline::new();
     let (mut token, mut again, mut completions) = (0, 0, Vec::new());
     while completions.len() < 3 {

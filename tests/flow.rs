@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
-use ginlab::cuda::{Choice, Device, Place};
+use ginlab::cuda::{Device, DeviceChoice, MemoryLocation};
 use ginlab::fabric::discover::{Reach, choose_provider, select_domains};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::{Access, Messages};
@@ -21,9 +21,9 @@ struct Node<R: Messages> {
 }
 
 fn node<R: Messages>(rails: Vec<R>, bytes: usize, timeout: Duration) -> Node<R> {
-    let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
+    let (device, _) = Device::open(DeviceChoice::Emulated, 0).unwrap();
     let flow = Flow::new(rails, timeout);
-    let region = flow.register(device.allocate(Place::Host, bytes).unwrap(), Access::ALL).unwrap();
+    let region = flow.register(device.allocate(MemoryLocation::Host, bytes).unwrap(), Access::ALL).unwrap();
     let offer = flow.offer(&[&region]).unwrap();
     Node { flow, region, offer }
 }

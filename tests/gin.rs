@@ -7,9 +7,9 @@ mod meet;
 
 use cuda_std::Kernel;
 use ginlab::bootstrap::{self, Bootstrap};
-use ginlab::cuda::{Choice, Device, Place};
-use ginlab::fabric::worst::Spec;
-use ginlab::gin::{Fabric, GinError, Inbox, Options, Path, Program, Signal, Sym, World};
+use ginlab::cuda::{Device, DeviceChoice, MemoryLocation};
+use ginlab::fabric::worst::WorstSpec;
+use ginlab::gin::{Fabric, GinError, Inbox, PePath, Program, Signal, Sym, World, WorldOptions};
 use ginlab::proxy::signal_order::Rule;
 use ginlab::rails::strategy::Strategy;
 use kernels::gin::{Block, Context, Scope, TeamKind, Thread, WaitBudget, Warp};
@@ -39,10 +39,10 @@ mod rows;
 
 const AMPLE: Duration = Duration::from_secs(30);
 
-fn emulated(path: Path) -> Options {
-    let fabric = Fabric::Worst(Spec { longest: 3000, ..Spec::default() });
-    Options {
-        device: Choice::Emulated,
+fn emulated(path: PePath) -> WorldOptions {
+    let fabric = Fabric::Worst(WorstSpec { longest: 3000, ..WorstSpec::default() });
+    WorldOptions {
+        device: DeviceChoice::Emulated,
         heap_bytes: 1 << 20,
         path,
         fabric,
@@ -50,17 +50,17 @@ fn emulated(path: Path) -> Options {
         strategy: Strategy::Split,
         ring_slots: 256,
         timeout: AMPLE,
-        ..Options::default()
+        ..WorldOptions::default()
     }
 }
 
 /// Returns options for both paths to a peer.
-fn both_paths() -> [Options; 2] {
-    [emulated(Path::NvLink), emulated(Path::Rails)]
+fn both_paths() -> [WorldOptions; 2] {
+    [emulated(PePath::NvLink), emulated(PePath::Rails)]
 }
 
 /// Runs each PE in its own thread. Returns their results.
-fn pes<T: Send>(count: usize, options: &Options, pe: impl Fn(&mut World, &mut Bootstrap) -> T + Sync) -> Vec<T> {
+fn pes<T: Send>(count: usize, options: &WorldOptions, pe: impl Fn(&mut World, &mut Bootstrap) -> T + Sync) -> Vec<T> {
     opened(count, options, |mut world, ranks| {
         let result = pe(&mut world, ranks);
         world.close(ranks).unwrap();
@@ -69,19 +69,19 @@ fn pes<T: Send>(count: usize, options: &Options, pe: impl Fn(&mut World, &mut Bo
 }
 
 /// Like [`pes`], but the PE closes its world itself.
-fn opened<T: Send>(count: usize, options: &Options, pe: impl Fn(World, &mut Bootstrap) -> T + Sync) -> Vec<T> {
+fn opened<T: Send>(count: usize, options: &WorldOptions, pe: impl Fn(World, &mut Bootstrap) -> T + Sync) -> Vec<T> {
     met(count, |mut ranks| pe(World::open(&mut ranks, options).unwrap(), &mut ranks))
 }
 
 /// Runs each rank in its own thread. Returns their results.
 fn met<T: Send>(count: usize, run: impl Fn(Bootstrap) -> T + Sync) -> Vec<T> {
-    met_with(count, &|_| bootstrap::Options { timeout: AMPLE, ..bootstrap::Options::default() }, run)
+    met_with(count, &|_| bootstrap::BootstrapOptions { timeout: AMPLE, ..bootstrap::BootstrapOptions::default() }, run)
 }
 
 /// Like [`met`], with the bootstrap's settings of each rank.
 fn met_with<T: Send>(
     count: usize,
-    settings: &(impl Fn(usize) -> bootstrap::Options + Sync),
+    settings: &(impl Fn(usize) -> bootstrap::BootstrapOptions + Sync),
     run: impl Fn(Bootstrap) -> T + Sync,
 ) -> Vec<T> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -186,7 +186,7 @@ unsafe fn one_of_a_batch(program: Program<Moves>) {
 
 #[test]
 fn batched_put_is_published_before_wait() {
-    let arrived = pes(2, &emulated(Path::Rails), |world, ranks| {
+    let arrived = pes(2, &emulated(PePath::Rails), |world, ranks| {
         let [from, to, back] = [(); 3].map(|()| world.alloc::<u32>(ranks, 64).unwrap());
         world.write(from, &[7; 64]).unwrap();
         let args = Moves { from, to, back, arrived: world.signals(ranks, 1).unwrap(), scope: 2 };
@@ -245,7 +245,7 @@ fn values_use_commands_and_atomics_use_mapping() {
     for options in both_paths() {
         pes(2, &options, |world, ranks| {
             let (words, bytes) = (world.alloc::<u64>(ranks, 40).unwrap(), world.alloc::<u8>(ranks, 40).unwrap());
-            let (signals, atomics) = (world.signals(ranks, 16).unwrap(), options.path == Path::NvLink);
+            let (signals, atomics) = (world.signals(ranks, 16).unwrap(), options.path == PePath::NvLink);
             launch(world, ranks, values, (2, 4), Values { words, bytes, signals, atomics }).unwrap();
             // The barrier also waits for the other PE's atomics.
             world.barrier(ranks).unwrap();
@@ -330,7 +330,7 @@ fn messages_are_exchanged_over_many_rounds() {
 
 #[test]
 fn disagreements_are_reported_on_all_ranks() {
-    let lines = pes(2, &emulated(Path::NvLink), |world, ranks| {
+    let lines = pes(2, &emulated(PePath::NvLink), |world, ranks| {
         let all = world.free_bytes();
         let sizes = [1000, 3000][world.my_pe() as usize];
         let error = world.alloc::<u8>(ranks, sizes).unwrap_err().to_string();
@@ -339,7 +339,7 @@ fn disagreements_are_reported_on_all_ranks() {
     });
     assert_eq!(lines[0], "ranks disagree: rank 0 calls alloc(1000), but rank 1 calls alloc(3000)");
     assert_eq!(lines[0], lines[1]);
-    pes(2, &emulated(Path::NvLink), |world, ranks| {
+    pes(2, &emulated(PePath::NvLink), |world, ranks| {
         let object = world.alloc::<u64>(ranks, 4).unwrap();
         assert!(world.free(ranks, object.slice(1, 2)).unwrap_err().to_string().contains("not allocated"));
         world.free(ranks, object).unwrap();
@@ -400,7 +400,7 @@ unsafe fn one_call(program: Program<Calls>) {
 }
 
 /// Returns the message of a call that fails on PE 0. PE 1 makes no call.
-fn failing(call: u32, options: &Options) -> String {
+fn failing(call: u32, options: &WorldOptions) -> String {
     let ended = opened(2, options, |mut world, ranks| {
         let words = world.alloc::<u64>(ranks, 64).unwrap();
         let signal = world.signals(ranks, 1).unwrap();
@@ -419,7 +419,7 @@ fn failing(call: u32, options: &Options) -> String {
 #[test]
 fn invalid_requests_are_rejected() {
     for options in both_paths() {
-        let path = if options.path == Path::NvLink { "memory" } else { "worst:seed=1,longest=3000" };
+        let path = if options.path == PePath::NvLink { "memory" } else { "worst:seed=1,longest=3000" };
         for (call, said) in [
             (0, "put of 512 B with PE 2"),
             (1, "put of 512 B with PE 1"),
@@ -429,7 +429,7 @@ fn invalid_requests_are_rejected() {
             let text = failing(call, &options);
             assert!(text.contains(said) && text.contains("refused"), "{call}: {text}");
         }
-        let by_rails = options.path == Path::Rails;
+        let by_rails = options.path == PePath::Rails;
         for (call, said, why) in [
             (3, "signal_op of signal 0 with PE 1", "refused"),
             (4, "put_signal of 1099511627776 B with PE 1", "refused"),
@@ -450,8 +450,8 @@ fn stopped_proxy_ends_every_call() {
     for call in 8..14 {
         // The proxy stops regularly after a command, and notifies waiting kernels. (If it stopped before any command,
         // opening the world would fail.)
-        let fault = Some(ginlab::proxy::Fault::Stop(1));
-        let text = failing(call, &Options { fault, ring_slots: 16, ..emulated(Path::Rails) });
+        let fault = Some(ginlab::proxy::ProxyFault::Stop(1));
+        let text = failing(call, &WorldOptions { fault, ring_slots: 16, ..emulated(PePath::Rails) });
         assert!(text.contains("proxy stopped"), "{call}: {text}");
     }
 }
@@ -460,16 +460,17 @@ fn stopped_proxy_ends_every_call() {
 /// wait.
 #[test]
 fn vanished_or_stalled_proxy_ends_every_call() {
-    use ginlab::proxy::Fault;
+    use ginlab::proxy::ProxyFault;
     // Runs both faults concurrently, because they wait for their deadlines.
     std::thread::scope(|scope| {
-        for (fault, why) in [(Fault::Vanish(1), "exited unexpectedly"), (Fault::Silent(1), "no progress")] {
+        for (fault, why) in [(ProxyFault::Vanish(1), "exited unexpectedly"), (ProxyFault::Silent(1), "no progress")] {
             scope.spawn(move || {
                 // The last call waits for a signal, not for its stuck put. The proxy's failure must still be reported
                 // before the deadline of that wait.
                 for call in (8..14).chain([17]) {
                     let (fault, timeout) = (Some(fault), Duration::from_millis(300));
-                    let text = failing(call, &Options { fault, timeout, ring_slots: 16, ..emulated(Path::Rails) });
+                    let text =
+                        failing(call, &WorldOptions { fault, timeout, ring_slots: 16, ..emulated(PePath::Rails) });
                     assert!(text.contains(why) && text.contains("a test's kernel: block 0"), "{call}: {text}");
                 }
             });
@@ -479,7 +480,7 @@ fn vanished_or_stalled_proxy_ends_every_call() {
 
 #[test]
 fn proxy_rejects_bytes_outside_heap() {
-    let text = failing(14, &emulated(Path::Rails));
+    let text = failing(14, &emulated(PePath::Rails));
     assert!(text.contains("put of 512 B with PE 1") && text.contains("refused"), "{text}");
 }
 
@@ -490,10 +491,10 @@ fn wait_without_sender_times_out() {
     std::thread::scope(|scope| {
         for (options, call) in waits {
             scope.spawn(move || {
-                let text = failing(call, &Options { timeout: Duration::from_millis(50), ..options });
+                let text = failing(call, &WorldOptions { timeout: Duration::from_millis(50), ..options });
                 let said = "signal_wait_until of signal 0, which had reached 0 of 9: deadline passed";
                 assert!(text.contains(said), "{text}");
-                assert_eq!(text.contains("ring 0: "), options.path == Path::Rails, "{text}");
+                assert_eq!(text.contains("ring 0: "), options.path == PePath::Rails, "{text}");
             });
         }
     });
@@ -524,7 +525,7 @@ unsafe fn one_fails_the_other_waits(program: Program<Ended>) {
 
 #[test]
 fn failed_call_ends_waits_of_other_blocks() {
-    pes(2, &emulated(Path::NvLink), |world, ranks| {
+    pes(2, &emulated(PePath::NvLink), |world, ranks| {
         let (words, signal) = (world.alloc::<u64>(ranks, 64).unwrap(), world.signals(ranks, 1).unwrap());
         if world.my_pe() == 0 {
             let status = AtomicU64::new(0);
@@ -557,7 +558,7 @@ unsafe fn one_fails_the_other_spins(program: Program<Ended>) {
 
 #[test]
 fn failed_call_ends_spin_of_another_block() {
-    pes(1, &emulated(Path::NvLink), |world, ranks| {
+    pes(1, &emulated(PePath::NvLink), |world, ranks| {
         let (words, signal) = (world.alloc::<u64>(ranks, 64).unwrap(), world.signals(ranks, 1).unwrap());
         let status = AtomicU64::new(0);
         let args = Ended { words, signal, status: &raw const status };
@@ -576,7 +577,7 @@ unsafe fn first_warps(program: Program<Ended>) {
 
 #[test]
 fn first_warp_uses_only_its_lanes() {
-    pes(1, &emulated(Path::NvLink), |world, ranks| {
+    pes(1, &emulated(PePath::NvLink), |world, ranks| {
         let (words, signal) = (world.alloc::<u64>(ranks, 1).unwrap(), world.signals(ranks, 1).unwrap());
         for (block, lanes) in [(1, 1), (32, 32), (33, 32), (70, 32)] {
             let status = AtomicU64::new(0);
@@ -590,7 +591,7 @@ fn first_warp_uses_only_its_lanes() {
 /// Emulates a kernel whose blocks never become resident: it makes no progress, and none of its waits ends.
 #[test]
 fn kernel_without_progress_is_abandoned() {
-    let options = Options { timeout: Duration::from_millis(50), ..emulated(Path::NvLink) };
+    let options = WorldOptions { timeout: Duration::from_millis(50), ..emulated(PePath::NvLink) };
     pes(1, &options, |world, ranks| {
         let abort = world.description().abort;
         // The kernel could make this check: it ends on request. SAFETY: host memory of the world, accessed atomically.
@@ -655,7 +656,7 @@ unsafe fn mistakes(program: Program<Mistakes>) {
 #[test]
 fn rewritten_source_error_names_puts() {
     let ended = |mistake: u32| {
-        let ends = opened(2, &emulated(Path::Rails), |mut world, ranks| {
+        let ends = opened(2, &emulated(PePath::Rails), |mut world, ranks| {
             let (from, to) = (world.alloc::<u64>(ranks, 16).unwrap(), world.alloc::<u64>(ranks, ROUNDS * 8).unwrap());
             let me = u64::from(world.my_pe());
             world.write(from, &std::array::from_fn::<u64, 16, _>(|at| me * 100 + at as u64)).unwrap();
@@ -693,14 +694,14 @@ struct Check {
 fn check(run: Check) -> (u64, u64) {
     // With early signals, the effect must be visible in the bytes, so the rails do not check for it.
     let seed = run.puts ^ u64::from(run.scope) << 8;
-    let spec = Spec { seed, longest: 1500, watch: !run.early, ..Spec::default() };
-    let options = Options {
-        rule: ginlab::gin::Rule::Proxies(run.rule),
+    let spec = WorstSpec { seed, longest: 1500, watch: !run.early, ..WorstSpec::default() };
+    let options = WorldOptions {
+        rule: ginlab::gin::PutSignalRule::Proxies(run.rule),
         proxies: run.proxies,
         rails: 3,
         fabric: Fabric::Worst(spec),
         early_signals: run.early,
-        ..emulated(Path::Rails)
+        ..emulated(PePath::Rails)
     };
     let found = pes(2, &options, |world, ranks| {
         let (grid, block) = [(4, 4), (4, 40), (4, 33)][run.scope as usize];
@@ -711,7 +712,7 @@ fn check(run: Check) -> (u64, u64) {
             world.alloc(ranks, u64::from(puts) * stride).unwrap(),
         );
         let (arrived, checked) = (world.signals(ranks, puts).unwrap(), world.signals(ranks, puts).unwrap());
-        let found = Device::Emulated.allocate(Place::Device, 16).unwrap();
+        let found = Device::Emulated.allocate(MemoryLocation::Device, 16).unwrap();
         let args = SignalCheck {
             source,
             target,

@@ -10,7 +10,7 @@ use ginlab::cuda::Device;
 use ginlab::doctor::trial;
 use ginlab::fabric::discover::{self, Reach};
 use ginlab::fabric::libfabric::{GpuMemory, LibfabricRail, RailOptions, require_library};
-use ginlab::fabric::{Access, Completion, Memory, Post, Rail, Transfer, soft};
+use ginlab::fabric::{Access, Completion, MemoryRange, Post, Rail, Transfer, soft};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ fn skip(why: &str) -> bool {
 }
 
 /// Writes 8 bytes of this memory to the rail itself. Returns the outcome of the completion.
-fn written_to_itself(rail: &mut LibfabricRail, memory: Memory) -> Result<(), String> {
+fn written_to_itself(rail: &mut LibfabricRail, memory: MemoryRange) -> Result<(), String> {
     // SAFETY: the caller's memory outlives the rail.
     let region = unsafe { rail.register(memory, Access::ALL) }.map_err(|error| error.to_string())?;
     let peer = rail.add_peer(&rail.address().unwrap()).unwrap();
@@ -114,7 +114,7 @@ fn false_gpu_memory_support_is_detected() {
     let asked = RailOptions { cuda_memory: true, ..RailOptions::default() };
     let mut bytes: Vec<u8> = (0..128).collect();
     let address = bytes.as_mut_ptr().expose_provenance() as u64;
-    let [host, gpu] = [None, Some(0)].map(|cuda_device| Memory { address, bytes: 128, cuda_device });
+    let [host, gpu] = [None, Some(0)].map(|cuda_device| MemoryRange { address, bytes: 128, cuda_device });
     // SAFETY: there is one test; libfabric reads the variable in calls of this thread.
     let mode = |mode: &str| unsafe { std::env::set_var("HMEM_DOUBLE", mode) };
 

@@ -6,11 +6,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
-use ginlab::cuda::{Choice, Device, Place};
+use ginlab::cuda::{Device, DeviceChoice, MemoryLocation};
 use ginlab::fabric::Access;
 use ginlab::fabric::discover::{Reach, choose_provider, select_domains};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
-use ginlab::fabric::testing::faulty::{Faults, FaultyRail};
+use ginlab::fabric::testing::faulty::{FaultyRail, RailFaults};
 use ginlab::flow::{Flow, Target, run};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{Uid, setuid};
@@ -29,11 +29,12 @@ fn memory_beyond_lock_limit_is_rejected_with_limit() {
     let provider = choose_provider(Some("tcp")).unwrap().provider;
     let domain = select_domains(&provider, 1, Reach::SameHost, &[], None, 0, 1).unwrap().domains.remove(0);
     let rail = LibfabricRail::open(&domain, &RailOptions::default()).unwrap();
-    let faults = Faults { lock_memory: true, ..Default::default() };
+    let faults = RailFaults { lock_memory: true, ..Default::default() };
     let flow = Flow::new(vec![FaultyRail::new(rail, faults)], Duration::from_secs(20));
-    let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
+    let (device, _) = Device::open(DeviceChoice::Emulated, 0).unwrap();
 
-    let error = flow.register(device.allocate(Place::Host, 1 << 20).unwrap(), Access::ALL).unwrap_err().to_string();
+    let error =
+        flow.register(device.allocate(MemoryLocation::Host, 1 << 20).unwrap(), Access::ALL).unwrap_err().to_string();
     // libfabric 1.17 layers tcp under ofi_rxm, 2.x does not.
     let error = error.replace("tcp;ofi_rxm", "tcp");
     for words in ["rail tcp:", "registration of 1048576 B failed", "`ulimit -l` is 64 KiB", "memlock=-1"] {
@@ -41,7 +42,7 @@ fn memory_beyond_lock_limit_is_rejected_with_limit() {
     }
 
     // Memory within the limit can be registered and transferred.
-    let region = flow.register(device.allocate(Place::Host, 8192).unwrap(), Access::ALL).unwrap();
+    let region = flow.register(device.allocate(MemoryLocation::Host, 8192).unwrap(), Access::ALL).unwrap();
     let offer = flow.offer(&[&region]).unwrap();
     let target = Target::new(flow.add_peer(&offer).unwrap(), &offer, 0).unwrap();
     region.buffer().write(0, &[7u8; 64]).unwrap();

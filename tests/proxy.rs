@@ -5,24 +5,24 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
-use ginlab::cuda::{Buffer, Device, Place};
+use ginlab::cuda::{Buffer, Device, MemoryLocation};
 use ginlab::fabric::discover::{self, Reach};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::null::{NullCounts, NullRail, transfer_checksum};
-use ginlab::fabric::testing::faulty::{Faults, FaultyRail};
+use ginlab::fabric::testing::faulty::{FaultyRail, RailFaults};
 use ginlab::fabric::testing::layer::{Layer, Layered, Posting};
-use ginlab::fabric::{Access, Completion, FabricError, Memory, Rail};
+use ginlab::fabric::{Access, Completion, FabricError, MemoryRange, Rail};
 use ginlab::measure::MeasureError;
 use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::proxy::engine::{Engine, SignalRule};
 use ginlab::proxy::signal_order::unpolled;
-use ginlab::proxy::{Fault, Proxy, ProxyError, Setup, Writes, device_timeout};
+use ginlab::proxy::{Proxy, ProxyError, ProxyFault, ProxyThreadOptions, Writes, device_timeout};
 use ginlab::rails::strategy::Strategy;
 use ginlab::ring::{RingMemory, RingTable};
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS};
 use kernels::put_batch::{BatchedPutArgs, PUT_BATCHED_KERNEL};
 use kernels::put_kernel::{BlockResult, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
-use kernels::put_kernel::{Channel, Put};
+use kernels::put_kernel::{Put, PutChannel};
 use kernels::ring::Status;
 use kernels::ring::consumer::Consumer;
 use std::collections::{HashMap, HashSet};
@@ -41,12 +41,17 @@ const KIB: usize = 1024;
 // --- setting up ------------------------------------------------------------------------------------------------------
 
 /// Starts a proxy over the rails that `open` returns, on a shared core.
-fn start<R, F>(options: Options, consumer: Consumer, memories: Vec<Memory>, open: F) -> Result<Proxy, ProxyError>
+fn start<R, F>(options: Options, consumer: Consumer, memories: Vec<MemoryRange>, open: F) -> Result<Proxy, ProxyError>
 where
     R: Rail + 'static,
     F: FnOnce() -> Vec<R> + Send + 'static,
 {
-    let setup = Setup { shares_core: true, fault: options.fault, consumer: Some(consumer), ..Setup::default() };
+    let setup = ProxyThreadOptions {
+        shares_core: true,
+        fault: options.fault,
+        consumer: Some(consumer),
+        ..ProxyThreadOptions::default()
+    };
     Proxy::start(setup, options.timeout, move || {
         let mut engine = Engine::new(open(), options.window, options.timeout);
         engine.set_signals(SignalRule { me: options.me, ranks: 2, ..SignalRule::default() })?;
@@ -66,7 +71,7 @@ struct Options {
     timeout: Duration,
     /// Deadline of the kernels.
     deadline: Duration,
-    fault: Option<Fault>,
+    fault: Option<ProxyFault>,
     /// This rank, of at most two.
     me: usize,
 }
@@ -93,9 +98,10 @@ impl World {
     {
         let device = Device::Emulated;
         let ring = RingMemory::new(&device, options.slots, options.deadline).unwrap();
-        let source = device.allocate(Place::Device, options.bytes).unwrap();
-        let destination = device.allocate(Place::Host, options.bytes).unwrap();
-        let memory = |buffer: &Buffer| Memory { address: buffer.address(), bytes: buffer.bytes(), cuda_device: None };
+        let source = device.allocate(MemoryLocation::Device, options.bytes).unwrap();
+        let destination = device.allocate(MemoryLocation::Host, options.bytes).unwrap();
+        let memory =
+            |buffer: &Buffer| MemoryRange { address: buffer.address(), bytes: buffer.bytes(), cuda_device: None };
         // SAFETY: the consumer is taken once, and the world keeps the ring longer than its proxy.
         let consumer = unsafe { ring.consumer() };
         let proxy = start(options, consumer, vec![memory(&source), memory(&destination)], open).unwrap();
@@ -191,8 +197,8 @@ impl Grid {
         let rings: Vec<kernels::ring::Ring> = worlds.iter().map(|world| world.ring.ring()).collect();
         let slots = self.producers() * self.window as u64;
         assert!(slots * self.stride() <= worlds[0].source.bytes() as u64);
-        let tickets = device.allocate(Place::Device, slots as usize * 8).unwrap();
-        let results = device.allocate(Place::Device, self.grid as usize * size_of::<BlockResult>()).unwrap();
+        let tickets = device.allocate(MemoryLocation::Device, slots as usize * 8).unwrap();
+        let results = device.allocate(MemoryLocation::Device, self.grid as usize * size_of::<BlockResult>()).unwrap();
         let args = PutArgs {
             rings: rings.as_ptr(),
             ring_count: rings.len() as u32,
@@ -283,7 +289,7 @@ fn counted(counts: &NullCounts) -> (u64, u64, u64) {
     (sum.transfers, sum.bytes, sum.checksum)
 }
 
-fn faulty(faults: Faults) -> FaultyRail<NullRail> {
+fn faulty(faults: RailFaults) -> FaultyRail<NullRail> {
     FaultyRail::new(NullRail::new(), faults)
 }
 
@@ -360,7 +366,7 @@ fn gate() -> (Sender<()>, Receiver<()>) {
 #[test]
 fn repeated_eagain_succeeds_and_is_counted() {
     for strategy in [Strategy::Single, Strategy::RoundRobin, Strategy::Split] {
-        let storm = Faults { again_first: 500, again_every: Some(3), ..Default::default() };
+        let storm = RailFaults { again_first: 500, again_every: Some(3), ..Default::default() };
         let (counts, rails) = nulls(4);
         let stormy = move |rail| FaultyRail::new(rail, storm.clone());
         let world = World::alone(USUAL, move || rails().into_iter().map(stormy).collect());
@@ -380,7 +386,7 @@ fn repeated_eagain_succeeds_and_is_counted() {
 #[test]
 fn endless_eagain_is_reported_as_stall() {
     let options = Options { timeout: SHORT, ..USUAL };
-    let world = World::alone(options, || vec![faulty(Faults { again_first: u64::MAX, ..Default::default() })]);
+    let world = World::alone(options, || vec![faulty(RailFaults { again_first: u64::MAX, ..Default::default() })]);
     let results = GRID.run(&[&world]);
     assert_eq!(stops(&results), [Status::FABRIC.0; 4]);
     let failure = world.failure();
@@ -397,7 +403,7 @@ fn endless_eagain_is_reported_as_stall() {
 fn rail_without_completions_stalls_before_kernel_deadline() {
     for quiet_every in [1, 0] {
         let options = Options { timeout: SHORT, deadline: device_timeout(SHORT), ..USUAL };
-        let world = World::alone(options, || vec![faulty(Faults { delay_polls: u64::MAX, ..Default::default() })]);
+        let world = World::alone(options, || vec![faulty(RailFaults { delay_polls: u64::MAX, ..Default::default() })]);
         let results = Grid { quiet_every, ..GRID }.run(&[&world]);
         assert_eq!(stops(&results), [Status::FABRIC.0; 4], "{}", world.ring.state());
         let failure = world.proxy.failure().unwrap();
@@ -436,7 +442,7 @@ fn long_queue_does_not_exceed_kernel_deadline() {
         vec![rail]
     });
     let ring = world.ring.ring();
-    let mut channel = Channel::new(ring);
+    let mut channel = PutChannel::new(ring);
     let started = Instant::now();
     for _ in 0..PUTS {
         channel.put_nbi(&put_to(0, 0, 8)).unwrap();
@@ -477,12 +483,12 @@ fn full_rail_does_not_delay_others() {
     let seen = Seen::default();
     let log = seen.clone();
     let world = World::alone(USUAL, move || {
-        let full = faulty(Faults { again_first: u64::MAX, ..Default::default() });
-        vec![watched(full, &Seen::default()), watched(faulty(Faults::default()), &log)]
+        let full = faulty(RailFaults { again_first: u64::MAX, ..Default::default() });
+        vec![watched(full, &Seen::default()), watched(faulty(RailFaults::default()), &log)]
     });
     world.proxy.configure(2, Strategy::RoundRobin).unwrap();
     let ring = world.ring.ring();
-    let mut channel = Channel::new(ring);
+    let mut channel = PutChannel::new(ring);
     for _ in 0..20 {
         channel.put_nbi(&put_to(0, 0, 8)).unwrap();
     }
@@ -506,11 +512,11 @@ fn failed_completion_ends_kernel_and_drains() {
     let log = seen.clone();
     let world = World::alone(USUAL, move || {
         // Delays completions, so that many puts are in flight when the third one fails.
-        let faults = Faults { fail_completions: vec![3], delay_polls: 50, ..Default::default() };
+        let faults = RailFaults { fail_completions: vec![3], delay_polls: 50, ..Default::default() };
         vec![watched(faulty(faults), &log)]
     });
     let ring = world.ring.ring();
-    let mut channel = Channel::new(ring);
+    let mut channel = PutChannel::new(ring);
     for _ in 0..30 {
         channel.put_nbi(&put_to(0, 0, 8)).unwrap();
     }
@@ -534,10 +540,10 @@ fn dead_rail_ends_kernel_and_drains_others() {
     let seen = Seen::default();
     let log = seen.clone();
     let world = World::alone(USUAL, move || {
-        let silent = faulty(Faults { delay_polls: u64::MAX, ..Default::default() });
+        let silent = faulty(RailFaults { delay_polls: u64::MAX, ..Default::default() });
         let mut dead = watched(silent, &Seen::default());
         dead.layer.dies_after = 5;
-        vec![dead, watched(faulty(Faults { delay_polls: 100, ..Default::default() }), &log)]
+        vec![dead, watched(faulty(RailFaults { delay_polls: 100, ..Default::default() }), &log)]
     });
     world.proxy.configure(2, Strategy::RoundRobin).unwrap();
     let results = GRID.run(&[&world]);
@@ -552,13 +558,13 @@ fn dead_rail_ends_kernel_and_drains_others() {
 #[test]
 fn initially_dead_rail_fails_every_order() {
     let options = Options { timeout: AMPLE, ..USUAL };
-    let world = World::start(options, || vec![faulty(Faults { dead_from_poll: Some(1), ..Default::default() })]);
+    let world = World::start(options, || vec![faulty(RailFaults { dead_from_poll: Some(1), ..Default::default() })]);
     let failure = world.failure();
     assert!(failure.contains("rail null: poll failed: scripted fault"), "{failure}");
     assert_eq!(world.proxy.snapshot().unwrap_err().to_string(), failure);
     assert_eq!(world.proxy.configure(1, Strategy::Split).unwrap_err().to_string(), failure);
     let ring = world.ring.ring();
-    assert_eq!(Channel::new(ring).put(&put_to(0, 0, 8)), Err(Status::FABRIC));
+    assert_eq!(PutChannel::new(ring).put(&put_to(0, 0, 8)), Err(Status::FABRIC));
 }
 
 #[test]
@@ -597,14 +603,14 @@ fn watermark_waits_for_preceding_tickets() {
     let log = seen.clone();
     let world = World::alone(USUAL, move || {
         let late = |delay_polls| {
-            let faults = Faults { delay_polls, reverse: true, again_every: Some(4), ..Default::default() };
+            let faults = RailFaults { delay_polls, reverse: true, again_every: Some(4), ..Default::default() };
             watched(faulty(faults), &log)
         };
         vec![late(0), late(7), late(1), late(20)]
     });
     world.proxy.configure(4, Strategy::RoundRobin).unwrap();
     let ring = world.ring.ring();
-    let mut channel = Channel::new(ring);
+    let mut channel = PutChannel::new(ring);
     let mut first = 0;
     for round in 0..100u64 {
         let mut last = 0;
@@ -653,7 +659,7 @@ fn invalid_commands_are_rejected_without_posting() {
         let log = seen.clone();
         let world = World::alone(USUAL, move || vec![watched(NullRail::new(), &log)]);
         let ring = world.ring.ring();
-        let mut channel = Channel::new(ring);
+        let mut channel = PutChannel::new(ring);
         channel.put(&put_to(0, 0, 8)).unwrap();
         let started = Instant::now();
         let ticket = push_words(&world.ring, words);
@@ -684,7 +690,7 @@ fn peer_with_different_rail_count_is_rejected() {
 
 // --- over a real provider --------------------------------------------------------------------------------------------
 
-fn tcp_rails(count: usize, faults: Faults) -> impl FnMut() -> Vec<FaultyRail<LibfabricRail>> + Send + 'static {
+fn tcp_rails(count: usize, faults: RailFaults) -> impl FnMut() -> Vec<FaultyRail<LibfabricRail>> + Send + 'static {
     move || {
         let choice = discover::choose_provider(Some("tcp")).unwrap();
         let plan = discover::select_domains(&choice.provider, count, Reach::SameHost, &[], None, 0, 1).unwrap();
@@ -695,9 +701,9 @@ fn tcp_rails(count: usize, faults: Faults) -> impl FnMut() -> Vec<FaultyRail<Lib
 }
 
 /// Two proxies in this process; the first has these faults.
-fn tcp_pair(options: Options, rails: usize, faults: Faults) -> (World, World) {
+fn tcp_pair(options: Options, rails: usize, faults: RailFaults) -> (World, World) {
     let a = World::start(options, tcp_rails(rails, faults));
-    let b = World::start(Options { me: 1, ..options }, tcp_rails(rails, Faults::default()));
+    let b = World::start(Options { me: 1, ..options }, tcp_rails(rails, RailFaults::default()));
     for world in [&a, &b] {
         // The address is a sockaddr_in: family, port, address. Tests never leave the machine.
         world.proxy.offer().addresses.iter().for_each(|address| assert_eq!(address[4..8], [127, 0, 0, 1]));
@@ -708,7 +714,8 @@ fn tcp_pair(options: Options, rails: usize, faults: Faults) -> (World, World) {
 
 #[test]
 fn puts_over_tcp_survive_faults() {
-    let faults = Faults { again_first: 50, again_every: Some(5), delay_polls: 3, reverse: true, ..Default::default() };
+    let faults =
+        RailFaults { again_first: 50, again_every: Some(5), delay_polls: 3, reverse: true, ..Default::default() };
     let (a, b) = tcp_pair(USUAL, 2, faults);
     for (strategy, scope, quiet_every) in [
         (Strategy::Split, SCOPE_BLOCK, 0),
@@ -737,11 +744,11 @@ fn puts_over_tcp_survive_faults() {
 
 #[test]
 fn target_counts_signals_after_their_bytes() {
-    let (a, b) = tcp_pair(USUAL, 2, Faults::default());
+    let (a, b) = tcp_pair(USUAL, 2, RailFaults::default());
     a.proxy.configure(2, Strategy::Split).unwrap();
     pattern_into(&a.source, 5);
     let mut ring = a.ring.ring();
-    let mut channel = Channel::new(ring);
+    let mut channel = PutChannel::new(ring);
     let signal = Command::signal(1, SIGNALS - 1);
     for _ in 0..3 {
         channel.put_signal_nbi(&put_to(1, 0, 100_000), 7).unwrap();
@@ -764,12 +771,12 @@ fn target_counts_signals_after_their_bytes() {
 
 #[test]
 fn get_moves_bytes_from_target() {
-    let (a, b) = tcp_pair(USUAL, 2, Faults { reverse: true, delay_polls: 2, ..Default::default() });
+    let (a, b) = tcp_pair(USUAL, 2, RailFaults { reverse: true, delay_polls: 2, ..Default::default() });
     a.proxy.configure(2, Strategy::Split).unwrap();
     pattern_into(&b.destination, 11);
     let get = Command::get((DESTINATION, 0), (SOURCE, 0), 150_001, 1);
     let mut ring = a.ring.ring();
-    let mut channel = Channel::new(ring);
+    let mut channel = PutChannel::new(ring);
     channel.quiet_until(ring.push(&get).unwrap()).unwrap();
     assert_eq!(same(&b.destination, &a.source, 150_001), Ok(()));
     let mut behind = [0u8; 16];
@@ -779,9 +786,9 @@ fn get_moves_bytes_from_target() {
 
 #[test]
 fn vanished_target_ends_kernel() {
-    let (a, b) = tcp_pair(Options { timeout: Duration::from_secs(1), ..USUAL }, 1, Faults::default());
+    let (a, b) = tcp_pair(Options { timeout: Duration::from_secs(1), ..USUAL }, 1, RailFaults::default());
     let ring = a.ring.ring();
-    let mut channel = Channel::new(ring);
+    let mut channel = PutChannel::new(ring);
     channel.put(&put_to(1, 0, 4096)).unwrap();
     drop(b);
     let stop = (0..1000).find_map(|_| channel.put(&put_to(1, 0, 4096)).err());
@@ -817,7 +824,7 @@ fn credits_limit_sends_to_idle_target() {
     let choice = discover::choose_provider(Some("tcp")).unwrap();
     let plan = discover::select_domains(&choice.provider, 1, Reach::SameHost, &[], None, 0, 1).unwrap();
     let options = RailOptions { immediates: Some(room), ..Default::default() };
-    let memory = Device::Emulated.allocate(Place::Host, 64).unwrap();
+    let memory = Device::Emulated.allocate(MemoryLocation::Host, 64).unwrap();
     let mut engines: Vec<_> = (0..2)
         .map(|me| {
             let mut engine = Engine::new(vec![LibfabricRail::open(&plan.domains[0], &options).unwrap()], 8192, AMPLE);
@@ -827,7 +834,7 @@ fn credits_limit_sends_to_idle_target() {
         .collect();
     let addresses: Vec<Vec<u8>> =
         engines.iter().map(|engine| engine.rails().next().unwrap().address().unwrap()).collect();
-    let all = Memory { address: memory.address(), bytes: 64, cuda_device: None };
+    let all = MemoryRange { address: memory.address(), bytes: 64, cuda_device: None };
     // SAFETY: the memory is dropped after the engines.
     let regions: Vec<_> =
         engines.iter_mut().map(|engine| vec![unsafe { engine.register(all, Access::ALL, None) }.unwrap()]).collect();
@@ -889,11 +896,11 @@ fn credits_limit_sends_to_idle_target() {
 
 #[test]
 fn empty_operations_complete_over_tcp() {
-    let (a, b) = tcp_pair(USUAL, 2, Faults::default());
+    let (a, b) = tcp_pair(USUAL, 2, RailFaults::default());
     for strategy in [Strategy::Split, Strategy::RoundRobin] {
         a.proxy.configure(2, strategy).unwrap();
         let ring = a.ring.ring();
-        let mut channel = Channel::new(ring);
+        let mut channel = PutChannel::new(ring);
         let empty = put_to(1, USUAL.bytes as u64, 0);
         channel.put(&empty).unwrap();
         let get = Command::get((DESTINATION, 0), (SOURCE, 0), 0, 1);
@@ -972,7 +979,7 @@ impl Unchanged {
 }
 
 impl Layer for Unchanged {
-    fn before_register(&mut self, _: &str, memory: Memory) -> Result<(), FabricError> {
+    fn before_register(&mut self, _: &str, memory: MemoryRange) -> Result<(), FabricError> {
         self.source.get_or_insert(memory.address as usize);
         Ok(())
     }
@@ -1008,7 +1015,7 @@ fn payload_is_rewritten_only_after_completion() {
         let seen = Arc::new(Mutex::new((0, 0)));
         let of_rail = seen.clone();
         let world = World::alone(USUAL, move || {
-            let late = faulty(Faults { delay_polls: 20, reverse: true, ..Default::default() });
+            let late = faulty(RailFaults { delay_polls: 20, reverse: true, ..Default::default() });
             let (turns, under_way) = Default::default();
             vec![Layered::over(late, Unchanged { grid, source: None, turns, under_way, seen: of_rail.clone() })]
         });
@@ -1028,7 +1035,7 @@ fn proxy_serves_ring_again_after_ping_pong() {
         assert_eq!(stops(&GRID.run(&[&world])), [0; 4], "{:?}", world.proxy.failure());
     }
     // A proxy that has ended does not block the measurement.
-    let dead = World::alone(USUAL, || vec![faulty(Faults { fail_completions: vec![1], ..Default::default() })]);
+    let dead = World::alone(USUAL, || vec![faulty(RailFaults { fail_completions: vec![1], ..Default::default() })]);
     GRID.run(&[&dead]);
     let flag = Flag { payload: None, first_poll_ns: 0 };
     let error = round_trip(&Device::Emulated, 1, 10, SHORT, flag, Some(&dead.proxy)).unwrap_err();
@@ -1064,7 +1071,7 @@ fn ring_table_describes_rings() {
 
 #[test]
 fn dropped_proxies_end_waiting_kernels() {
-    let never = || vec![faulty(Faults { delay_polls: u64::MAX, ..Default::default() })];
+    let never = || vec![faulty(RailFaults { delay_polls: u64::MAX, ..Default::default() })];
     let mut worlds: Vec<World> = (0..3).map(|_| World::alone(USUAL, never)).collect();
     let rings: Vec<kernels::ring::Ring> = worlds.iter().map(|world| world.ring.ring()).collect();
     std::thread::scope(|scope| {
@@ -1073,7 +1080,7 @@ fn dropped_proxies_end_waiting_kernels() {
             .flat_map(|ring| [ring; 4])
             .map(|ring| {
                 scope.spawn(|| {
-                    let mut channel = Channel::new(*ring);
+                    let mut channel = PutChannel::new(*ring);
                     channel.put(&put_to(0, 0, 8))
                 })
             })
@@ -1098,12 +1105,12 @@ fn dropped_proxies_end_waiting_kernels() {
 fn stopped_or_vanished_proxy_ends_kernel() {
     // Many more puts than can complete in time: the proxy checks its faults only once per several polls.
     let long = Grid { quiet_every: 1, iterations: 1_000_000, ..GRID };
-    let world = World::alone(Options { fault: Some(Fault::Stop(50)), ..USUAL }, || vec![NullRail::new()]);
+    let world = World::alone(Options { fault: Some(ProxyFault::Stop(50)), ..USUAL }, || vec![NullRail::new()]);
     assert_eq!(stops(&long.run(&[&world])), [Status::STOPPED.0; 4]);
     assert_eq!(world.failure(), ProxyError::Stopped.to_string());
 
     // Without a notification, the kernel's own deadline ends it.
-    let vanishing = Options { fault: Some(Fault::Vanish(10)), deadline: SHORT, ..USUAL };
+    let vanishing = Options { fault: Some(ProxyFault::Vanish(10)), deadline: SHORT, ..USUAL };
     let world = World::alone(vanishing, || vec![NullRail::new()]);
     assert_eq!(stops(&long.run(&[&world])), [Status::DEADLINE.0; 4]);
     assert_eq!(world.failure(), ProxyError::Gone.to_string());
@@ -1206,9 +1213,10 @@ fn dropped_proxy_ends_long_write() {
 #[test]
 fn cpu_writes_do_not_affect_ring_tickets() {
     // Delayed completions: some of the ring's commands are still in flight when the write starts.
-    let world = World::alone(USUAL, || vec![faulty(Faults { delay_polls: 100, reverse: true, ..Default::default() })]);
+    let world =
+        World::alone(USUAL, || vec![faulty(RailFaults { delay_polls: 100, reverse: true, ..Default::default() })]);
     let ring = world.ring.ring();
-    let mut channel = Channel::new(ring);
+    let mut channel = PutChannel::new(ring);
     let writes = Writes {
         first_producer: 1,
         producer_step: 2,
@@ -1236,7 +1244,7 @@ fn cpu_writes_do_not_affect_ring_tickets() {
 #[test]
 fn stalled_write_is_reported() {
     let options = Options { timeout: SHORT, ..USUAL };
-    let world = World::alone(options, || vec![faulty(Faults { delay_polls: u64::MAX, ..Default::default() })]);
+    let world = World::alone(options, || vec![faulty(RailFaults { delay_polls: u64::MAX, ..Default::default() })]);
     let writes = Writes {
         first_producer: 0,
         producer_step: 1,
@@ -1252,7 +1260,7 @@ fn stalled_write_is_reported() {
     assert!(error.contains("no progress") && error.contains("3 transfers posted but not complete"), "{error}");
 
     // A cancelled write ends long before it would stall.
-    let world = World::alone(USUAL, || vec![faulty(Faults { delay_polls: u64::MAX, ..Default::default() })]);
+    let world = World::alone(USUAL, || vec![faulty(RailFaults { delay_polls: u64::MAX, ..Default::default() })]);
     world.proxy.begin_write(writes).unwrap();
     assert_eq!(world.proxy.finish_write(|| false).unwrap_err().to_string(), ProxyError::Stopped.to_string());
 }

@@ -8,15 +8,15 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use ginlab::bootstrap::{Bootstrap, Options, is_spawned_child};
+use ginlab::bootstrap::{Bootstrap, BootstrapOptions, is_spawned_child};
 
 const MODE: &str = "GINLAB_TEST_MODE";
 
 /// Time that exceeds the limit of any of these tests, for the wait of a rank that only its parent can end.
 const TOO_LONG: Duration = Duration::from_secs(20);
 
-fn options() -> Options {
-    Options { timeout: TOO_LONG, ..Options::default() }
+fn options() -> BootstrapOptions {
+    BootstrapOptions { timeout: TOO_LONG, ..BootstrapOptions::default() }
 }
 
 /// Returns a command that runs this program as the ranks of `mode`.

@@ -21,8 +21,8 @@ mod two_rails;
 mod your_kernel;
 
 use ginlab::bootstrap::{self, Bootstrap};
-use ginlab::cuda::Choice;
-use ginlab::gin::{Fabric, Options, Path};
+use ginlab::cuda::DeviceChoice;
+use ginlab::gin::{Fabric, PePath, WorldOptions};
 use std::error::Error;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -86,19 +86,19 @@ fn is_fabric(name: &str) -> bool {
 }
 
 /// Returns the options of the programs, for the emulated device and the worst-case network model.
-fn worst(path: Path, seed: u64) -> Options {
+fn worst(path: PePath, seed: u64) -> WorldOptions {
     let fabric = Fabric::named(Some(format!("worst:seed={seed}").as_str()), &[]).unwrap();
-    Options { device: Choice::Emulated, heap_bytes: 4 << 20, path, fabric, ..Options::default() }
+    WorldOptions { device: DeviceChoice::Emulated, heap_bytes: 4 << 20, path, fabric, ..WorldOptions::default() }
 }
 
-type Program = fn(&mut Bootstrap, &Options) -> Result<String, Box<dyn Error>>;
+type Program = fn(&mut Bootstrap, &WorldOptions) -> Result<String, Box<dyn Error>>;
 
 /// Runs a program with each rank as a thread. Returns the output of rank 0.
-fn run(size: usize, options: &Options, program: Program) -> String {
+fn run(size: usize, options: &WorldOptions, program: Program) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let rank = |mut ranks: Bootstrap| program(&mut ranks, options).map_err(|error| error.to_string());
-    let (rank, settings) = (&rank, bootstrap::Options::default);
+    let (rank, settings) = (&rank, bootstrap::BootstrapOptions::default);
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..size)
             .map(|index| {
@@ -115,32 +115,32 @@ fn run(size: usize, options: &Options, program: Program) -> String {
 
 #[test]
 fn ring_carries_every_command_once() {
-    is_as_shown(1, &ring::laps(Choice::Emulated).unwrap());
+    is_as_shown(1, &ring::laps(DeviceChoice::Emulated).unwrap());
 }
 
 #[test]
 fn puts_arrive_with_either_quiet() {
-    is_as_shown(2, &run(2, &worst(Path::Rails, 1), put_and_quiet::puts));
+    is_as_shown(2, &run(2, &worst(PePath::Rails, 1), put_and_quiet::puts));
 }
 
 #[test]
 fn messages_are_complete_at_their_signals() {
     for seed in 1..=5 {
-        is_as_shown(3, &run(2, &worst(Path::Rails, seed), signal::messages));
+        is_as_shown(3, &run(2, &worst(PePath::Rails, seed), signal::messages));
     }
 }
 
 #[test]
 fn rails_post_equal_shares() {
-    is_as_shown(4, &run(2, &worst(Path::Rails, 1), two_rails::cases));
+    is_as_shown(4, &run(2, &worst(PePath::Rails, 1), two_rails::cases));
 }
 
 #[test]
 fn all_gather_is_right_on_both_paths() {
     for seed in 1..=3 {
-        is_as_shown(5, &run(4, &worst(Path::Auto, seed), your_kernel::both_paths));
+        is_as_shown(5, &run(4, &worst(PePath::Auto, seed), your_kernel::both_paths));
     }
-    let of_two = run(2, &worst(Path::Auto, 1), your_kernel::both_paths);
+    let of_two = run(2, &worst(PePath::Auto, 1), your_kernel::both_paths);
     assert!(of_two.contains("path rails: 2 PEs have gathered 2000 values by worst"), "{of_two}");
 }
 

@@ -4,17 +4,21 @@ mod row;
 
 use crate::error::Failure;
 use crate::listing::{ListingArgs, recorded, table};
-use crate::program::{Program, program};
+use crate::program::{CommandSpec, program};
 use ginlab::cuda;
-use ginlab::report::{Header, Target, WholeFile};
-use ginlab::topology::tree::{Kind, Tree};
+use ginlab::report::{Header, OutputTarget, WholeFile};
+use ginlab::topology::tree::{PciKind, Tree};
 use ginlab::topology::{nccl, nvlink};
 use ginlab::versions::Versions;
-use row::{Asked, Row};
+use row::{AffinityRow, DriverAnswers};
 use std::path::{Path, PathBuf};
 
-pub const PROGRAMS: &[Program] =
-    &[program!("affinity", "List GPUs with the NICs and cores near them, and the links between GPUs", Args, run)];
+pub const PROGRAMS: &[CommandSpec] = &[program!(
+    "affinity",
+    "List GPUs with the NICs and cores near them, and the links between GPUs",
+    AffinityArgs,
+    run
+)];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,7 +32,7 @@ Examples:
 /// Options of `ginlab affinity`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct AffinityArgs {
     /// Read a recorded tree instead of this machine: a directory with a copy of sys/bus/pci/devices, or with lspci.txt
     /// (`lspci -tv`) and ls_sys_bus_pci_devices.txt (`ls -l /sys/bus/pci/devices`), or an NCCL topology file (XML)
     #[arg(long, value_name = "PATH")]
@@ -40,12 +44,12 @@ pub struct Args {
     output: ListingArgs,
 }
 
-fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &AffinityArgs) -> Result<(), Failure> {
     args.output.check()?;
     let (mut header, tree, asked) = match &args.from {
         Some(folder) => {
             let tree = Tree::recorded(folder).map_err(|error| Failure::Usage(format!("--from {error}")))?;
-            (recorded(folder), tree, Asked::default())
+            (recorded(folder), tree, DriverAnswers::default())
         }
         None => {
             let mut header = Versions::header();
@@ -54,12 +58,12 @@ fn run(args: &Args) -> Result<(), Failure> {
             (header, Tree::here().unwrap_or_else(Tree::unseen), asked)
         }
     };
-    let rows = Row::all(&tree, &asked);
+    let rows = AffinityRow::all(&tree, &asked);
     header.notes(&tree.lacks);
     if rows.is_empty() && tree.lacks.is_empty() {
         header.note("this machine has no NVIDIA GPU");
     }
-    if tree.of(Kind::Nic).next().is_none() && tree.lacks.is_empty() {
+    if tree.of(PciKind::Nic).next().is_none() && tree.lacks.is_empty() {
         header.note("the PCI tree has no NIC");
     }
     if let Some(path) = &args.nccl_topo {
@@ -75,18 +79,18 @@ fn write_for_nccl(path: &Path, tree: &Tree) -> Result<(), Failure> {
     if path == Path::new("-") {
         return Err(usage("stdout is used by the table; specify a file"));
     }
-    if let (None, Some(lack)) = (tree.of(Kind::Gpu).next(), tree.lacks.first()) {
+    if let (None, Some(lack)) = (tree.of(PciKind::Gpu).next(), tree.lacks.first()) {
         return Err(usage(&format!("no GPU found: {lack}")));
     }
-    if tree.of(Kind::Gpu).next().is_none() {
+    if tree.of(PciKind::Gpu).next().is_none() {
         return Err(usage("the PCI tree has no NVIDIA GPU, so that the topology would be empty"));
     }
-    let file = WholeFile::create("the topology", &Target::File(path.to_owned()))?;
+    let file = WholeFile::create("the topology", &OutputTarget::File(path.to_owned()))?;
     Ok(file.write(nccl::write(tree).as_bytes())?)
 }
 
 /// Queries the drivers of this machine.
-fn ask(header: &mut Header) -> Result<Asked, Failure> {
+fn ask(header: &mut Header) -> Result<DriverAnswers, Failure> {
     let visible = cuda::visible_gpus()?;
     if let Ok(list) = std::env::var("CUDA_VISIBLE_DEVICES") {
         header.note(format!("CUDA_VISIBLE_DEVICES={list}: only these GPUs have a CUDA number"));
@@ -99,5 +103,5 @@ fn ask(header: &mut Header) -> Result<Asked, Failure> {
             None
         }
     };
-    Ok(Asked { visible, links, gdrcopy: Some(cuda::gdrcopy_version().is_some()) })
+    Ok(DriverAnswers { visible, links, gdrcopy: Some(cuda::gdrcopy_version().is_some()) })
 }

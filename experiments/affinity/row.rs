@@ -1,12 +1,12 @@
 //! Row of a GPU.
 
-use crate::listing::{Column, Entry, Field, entries, yes};
+use crate::listing::{Field, JsonObject, ListingColumn, entries, yes};
 use ginlab::cuda::VisibleGpu;
 use ginlab::pci::PciAddress;
 use ginlab::report::Header;
 use ginlab::topology::nvlink::{Links, between};
-use ginlab::topology::tree::{Function, Kind, Tree};
-use ginlab::topology::{Near, Way, near, way};
+use ginlab::topology::tree::{PciFunction, PciKind, Tree};
+use ginlab::topology::{Near, PciPath, near, way};
 use serde::Serialize;
 
 /// Version of the columns.
@@ -14,7 +14,7 @@ const SCHEMA: u32 = 1;
 
 /// Results of queries to this machine's drivers. Empty for a recorded tree.
 #[derive(Default)]
-pub struct Asked {
+pub struct DriverAnswers {
     /// GPUs that CUDA shows.
     pub visible: Vec<VisibleGpu>,
     /// NVLink connections, if the driver reports them.
@@ -24,15 +24,15 @@ pub struct Asked {
 }
 
 /// One GPU.
-pub struct Row {
+pub struct AffinityRow {
     address: Option<PciAddress>,
     /// Position in the PCI tree, if known.
-    gpu: Option<Function>,
+    gpu: Option<PciFunction>,
     /// Properties that CUDA reports, if the GPU is visible to CUDA.
     visible: Option<VisibleGpu>,
     /// Nearest NICs. `nics_by` is the link that they share with the GPU.
-    nics: Vec<Function>,
-    nics_by: Option<Way>,
+    nics: Vec<PciFunction>,
+    nics_by: Option<PciPath>,
     links: Option<Links>,
     /// Path to each GPU in the order of the rows: `NV18`, or over PCI `switch`, `root`, `host`, `nodes`; `-` for
     /// itself.
@@ -42,7 +42,7 @@ pub struct Row {
 }
 
 /// Columns of the CSV, which are also the keys of a GPU in the JSON document.
-pub const FIELDS: [Field<Row>; 17] = [
+pub const FIELDS: [Field<AffinityRow>; 17] = [
     ("schema", |_| SCHEMA.into()),
     ("gpu", |row| row.gpu().into()),
     // CUDA ordinal under CUDA_VISIBLE_DEVICES.
@@ -62,18 +62,18 @@ pub const FIELDS: [Field<Row>; 17] = [
     ("gdrcopy", |row| row.gdrcopy.into()),
     ("concurrent_managed", |row| row.visible(|gpu| gpu.concurrent_managed).into()),
     // Nearest common ancestor of the GPU and `nics`: a `switch`, a `root` bus, or a NUMA node (`host`).
-    ("nics_by", |row| row.nics_by.map(Way::name).into()),
+    ("nics_by", |row| row.nics_by.map(PciPath::name).into()),
 ];
 
 /// Columns of the table. The paths are in a separate table.
-pub const TABLE: [Column<Row>; 14] = [
+pub const TABLE: [ListingColumn<AffinityRow>; 14] = [
     ("CUDA", "", |row| row.ordinal().map(|ordinal| ordinal.to_string()).unwrap_or_default()),
     ("GPU", "PCI address", |row| row.gpu()),
     ("name", "", |row| row.name().unwrap_or_default().to_owned()),
     ("NUMA", "node", |row| row.numa_node().map(|node| node.to_string()).unwrap_or_default()),
     ("cores", "", |row| row.cores().unwrap_or_default().to_owned()),
     ("nearest NICs", "", |row| row.nics.iter().map(|nic| nic.address.to_string()).collect::<Vec<_>>().join(" ")),
-    ("NICs", "by", |row| row.nics_by.map_or("", Way::name).to_owned()),
+    ("NICs", "by", |row| row.nics_by.map_or("", PciPath::name).to_owned()),
     ("PCIe", "now", |row| row.pcie().unwrap_or_default()),
     ("NVLinks", "", |row| row.nvlinks().map(|links| links.to_string()).unwrap_or_default()),
     ("NVLink", "GB/s", |row| row.nvlink_gbytes_s().map(|rate| format!("{rate:.1}")).unwrap_or_default()),
@@ -84,7 +84,7 @@ pub const TABLE: [Column<Row>; 14] = [
 ];
 
 /// Keys of a NIC in the JSON document.
-const NICS: [Field<Function>; 6] = [
+const NICS: [Field<PciFunction>; 6] = [
     ("nic", |nic| nic.address.to_string().into()),
     ("name", |nic| nic.name.clone().into()),
     ("driver", |nic| nic.driver.clone().into()),
@@ -95,35 +95,40 @@ const NICS: [Field<Function>; 6] = [
 
 /// The JSON document.
 #[derive(Serialize)]
-pub struct Document<'a> {
+pub struct AffinityDocument<'a> {
     schema: u32,
     header: &'a Header,
-    pub gpus: Vec<Entry>,
-    nics: Vec<Entry>,
+    pub gpus: Vec<JsonObject>,
+    nics: Vec<JsonObject>,
 }
 
 /// Returns the JSON document of these rows.
-pub fn document<'a>(header: &'a Header, tree: &Tree, gpus: &[Row]) -> Document<'a> {
-    Document { schema: SCHEMA, header, gpus: entries(&FIELDS, gpus), nics: entries(&NICS, tree.of(Kind::Nic)) }
+pub fn document<'a>(header: &'a Header, tree: &Tree, gpus: &[AffinityRow]) -> AffinityDocument<'a> {
+    AffinityDocument {
+        schema: SCHEMA,
+        header,
+        gpus: entries(&FIELDS, gpus),
+        nics: entries(&NICS, tree.of(PciKind::Nic)),
+    }
 }
 
-impl Row {
+impl AffinityRow {
     /// Returns a row for each GPU: first the GPUs of the tree, then those that are visible to CUDA but not part of the
     /// tree.
-    pub fn all(tree: &Tree, asked: &Asked) -> Vec<Row> {
+    pub fn all(tree: &Tree, asked: &DriverAnswers) -> Vec<AffinityRow> {
         let near = near(tree);
         let known = |gpu: &PciAddress| near.iter().any(|near| near.gpu.address == *gpu);
         let rest = asked.visible.iter().filter(|gpu| gpu.address.is_none_or(|address| !known(&address)));
         let placed = near.iter().map(|one| {
             let visible = asked.visible.iter().find(|gpu| gpu.address == Some(one.gpu.address));
-            Row::of(Some((one, near.as_slice())), visible, asked)
+            AffinityRow::of(Some((one, near.as_slice())), visible, asked)
         });
-        placed.chain(rest.map(|visible| Row::of(None, Some(visible), asked))).collect()
+        placed.chain(rest.map(|visible| AffinityRow::of(None, Some(visible), asked))).collect()
     }
 
-    fn of(place: Option<(&Near<'_>, &[Near<'_>])>, visible: Option<&VisibleGpu>, asked: &Asked) -> Row {
+    fn of(place: Option<(&Near<'_>, &[Near<'_>])>, visible: Option<&VisibleGpu>, asked: &DriverAnswers) -> AffinityRow {
         let address = place.map(|(near, _)| near.gpu.address).or(visible.and_then(|gpu| gpu.address));
-        let to = |other: &Function, gpu: &Function| {
+        let to = |other: &PciFunction, gpu: &PciFunction| {
             if other.address == gpu.address {
                 return "-".to_owned();
             }
@@ -131,7 +136,7 @@ impl Row {
             if nvlinks > 0 { format!("NV{nvlinks}") } else { way(gpu, other).name().to_owned() }
         };
         let links = asked.links.as_ref().and_then(|all| all.iter().find(|links| Some(links.gpu) == address));
-        Row {
+        AffinityRow {
             address,
             gpu: place.map(|(near, _)| near.gpu.clone()),
             visible: visible.cloned(),
@@ -188,8 +193,8 @@ impl Row {
 }
 
 /// Formats the paths between GPUs, one row and one column each. Returns an empty string for fewer than two GPUs.
-pub fn matrix(rows: &[Row]) -> String {
-    let placed: Vec<&Row> = rows.iter().filter(|row| !row.ways.is_empty()).collect();
+pub fn matrix(rows: &[AffinityRow]) -> String {
+    let placed: Vec<&AffinityRow> = rows.iter().filter(|row| !row.ways.is_empty()).collect();
     if placed.len() < 2 {
         return String::new();
     }

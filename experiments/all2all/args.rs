@@ -22,7 +22,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 #[command(mut_arg("begin", |arg| arg.help("Smallest block sent from each rank to each other one; K, M and G are powers of two. 0 is followed by 1").default_value("4K")))]
 #[command(mut_arg("end", |arg| arg.help("Largest block")), mut_arg("factor", |arg| arg.default_value("4")))]
-pub struct Args {
+pub struct All2AllArgs {
     #[command(flatten)]
     pub sizes: SizeArgs,
     /// Timed rounds, rounded up to a multiple of the rails; reduced if a rank would send more than --volume
@@ -58,18 +58,18 @@ pub struct Args {
 
 /// Parameters of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuple {
+pub struct All2AllConfig {
     /// Bytes per block.
     pub bytes: u64,
     pub rails: usize,
     pub strategy: Strategy,
-    /// Requested start of a rank's messages; see also [`Tuple::rounds`].
+    /// Requested start of a rank's messages; see also [`All2AllConfig::rounds`].
     pub start: Start,
     iterations: u64,
     volume: u64,
 }
 
-impl Tuple {
+impl All2AllConfig {
     /// Returns the distance between consecutive blocks, in bytes.
     pub fn stride(&self) -> u64 {
         self.bytes.next_multiple_of(64).max(64)
@@ -85,7 +85,7 @@ impl Tuple {
 }
 
 /// Returns every combination of the swept options.
-pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
+pub fn tuples(args: &All2AllArgs) -> Result<Vec<All2AllConfig>, Failure> {
     if args.sizes.end >= 1 << 40 {
         return Err(usage("-e", "blocks must be smaller than 1 TiB"));
     }
@@ -93,13 +93,14 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     let rails = args.rails.as_deref().unwrap_or(&USUAL_RAILS);
     let (iterations, volume) = (u64::from(args.iterations), args.volume);
     let tuples = iproduct!(rails, &args.strategy, &sizes, &args.rail_start);
-    let tuple = |(&rails, &strategy, &bytes, &start)| Tuple { bytes, rails, strategy, start, iterations, volume };
+    let tuple =
+        |(&rails, &strategy, &bytes, &start)| All2AllConfig { bytes, rails, strategy, start, iterations, volume };
     Ok(tuples.map(tuple).collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Start, Strategy, Tuple};
+    use super::{All2AllConfig, Start, Strategy};
     use proptest::prelude::{prop_assert, proptest};
 
     proptest! {
@@ -107,7 +108,7 @@ mod tests {
         fn rounds_balance_rails_within_volume(
             bytes in 0u64..1 << 30, rails in 1usize..65, ranks in 2usize..300, iterations in 1u64..10_000, volume in 0u64..1 << 40,
         ) {
-            let tuple = Tuple { bytes, rails, strategy: Strategy::RoundRobin, start: Start::Spread, iterations, volume };
+            let tuple = All2AllConfig { bytes, rails, strategy: Strategy::RoundRobin, start: Start::Spread, iterations, volume };
             let rounds = tuple.rounds(ranks);
             prop_assert!(rounds >= 1 && rounds.is_multiple_of(rails as u64));
             prop_assert!(rounds < iterations + rails as u64);

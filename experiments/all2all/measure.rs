@@ -1,6 +1,6 @@
 //! Measurement of one row. A run consists of all rounds of a row, which are timed individually.
 
-use super::args::{Args, Tuple};
+use super::args::{All2AllArgs, All2AllConfig};
 use super::pairs;
 use super::round::{All2all, Cut};
 use super::{ALGBW, BUSBW, RAIL_START, RECEIVED};
@@ -8,9 +8,9 @@ use crate::columns::{IMBALANCE, SLOT_BYTES};
 use crate::error::Failure;
 use crate::job::check_room;
 use crate::nodes;
-use crate::payload::Slots;
+use crate::payload::PayloadSlots;
 use crate::runner::Rows;
-use crate::series::{Bench, Measured, Sample, Series};
+use crate::series::{Bench, CaseResults, Sample, SeriesOptions};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::measure::pattern;
 use ginlab::rails::Counters;
@@ -22,11 +22,12 @@ const LEAST_VERIFIED: u64 = 4;
 
 impl All2all {
     /// Measures a parameter combination. Returns its rows on rank 0, and no rows on other ranks.
-    pub async fn measure(&mut self, tuple: &Tuple, all: &mut Bootstrap) -> Result<Rows, Failure> {
+    pub async fn measure(&mut self, tuple: &All2AllConfig, all: &mut Bootstrap) -> Result<Rows, Failure> {
         check_room(all.size(), Cut::new(tuple, self.longest).on_one_rail(), self.job.immediates)?;
-        let Args { no_check, warmup, per_node, .. } = self.args;
+        let All2AllArgs { no_check, warmup, per_node, .. } = self.args;
         let (warmup, iterations) = (warmup.into(), tuple.rounds(all.size()));
-        let series = Series { repeats: Some(1), check: !no_check, warmup, iterations, what: "the rounds of a row" };
+        let series =
+            SeriesOptions { repeats: Some(1), check: !no_check, warmup, iterations, what: "the rounds of a row" };
         let Some(results) = series.measure(self, &[*tuple], all).await? else { return Ok(Rows::new()) };
         let measured = results.of(*tuple);
         let row = self.row(tuple, measured);
@@ -40,7 +41,7 @@ impl All2all {
         Ok(sums)
     }
 
-    fn row(&self, tuple: &Tuple, measured: &Measured) -> Row {
+    fn row(&self, tuple: &All2AllConfig, measured: &CaseResults) -> Row {
         let (job, ranks) = (&self.job, measured.0.len());
         let others = ranks as u64 - 1;
         let mut row = job.row("all2all", "all2all", tuple.rails, &self.args.job);
@@ -65,10 +66,10 @@ impl All2all {
 }
 
 impl Bench for All2all {
-    type Case = Tuple;
+    type Case = All2AllConfig;
 
     /// Runs at least as many rounds as there are rails, so that every rail carries each block.
-    async fn verify(&mut self, tuple: Tuple, all: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+    async fn verify(&mut self, tuple: All2AllConfig, all: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         let (rank, ranks) = (all.rank(), all.size());
         let cut = Cut::new(&tuple, self.longest);
         let mut wrong = 0;
@@ -80,19 +81,19 @@ impl Bench for All2all {
                 pairs::targets(rank, ranks).map(move |peer| (peer as u64 * tuple.stride(), seed(peer)))
             };
             let received = |rank, iteration, peer| pattern::seed(peer, iteration, rank);
-            Slots(self.source.buffer(), tuple.bytes).fill(slots(pattern::seed))?;
-            Slots(self.destination.buffer(), tuple.bytes).poison(slots(received))?;
+            PayloadSlots(self.source.buffer(), tuple.bytes).fill(slots(pattern::seed))?;
+            PayloadSlots(self.destination.buffer(), tuple.bytes).poison(slots(received))?;
             // All ranks must poison their destinations before any rank writes.
             self.gate(all).await?;
             self.round(&cut, tuple.stride(), round, all).await?;
-            wrong += Slots(self.destination.buffer(), tuple.bytes).wrong(slots(received))?;
+            wrong += PayloadSlots(self.destination.buffer(), tuple.bytes).wrong(slots(received))?;
         }
         // All ranks must compare before any rank writes again.
         self.gate(all).await?;
         Ok(Some(wrong))
     }
 
-    async fn run(&mut self, tuple: Tuple, rounds: u64, all: &mut Bootstrap) -> Result<Sample, Failure> {
+    async fn run(&mut self, tuple: All2AllConfig, rounds: u64, all: &mut Bootstrap) -> Result<Sample, Failure> {
         let cut = Cut::new(&tuple, self.longest);
         let mut times = Vec::with_capacity(rounds as usize);
         for round in 0..rounds {

@@ -9,16 +9,16 @@ use crate::columns::{AGAIN, COMPLETION, IMBALANCE, RAIL_BYTES, SLOT_BYTES};
 use crate::error::Failure;
 use crate::job::{Job, rails_text};
 use crate::nodes;
-use crate::program::Program;
+use crate::program::CommandSpec;
 use crate::runner::{Experiment, Plan, Rows, drive, program};
 use crate::values::usage;
-use args::{Args, Tuple, tuples};
+use args::{All2AllArgs, All2AllConfig, tuples};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::{Access, Rail};
 use ginlab::report::{About, Column, Header, Headline, Plot, Row};
 use round::All2all;
 
-pub const PROGRAMS: &[Program] = &[program::<All2all>()];
+pub const PROGRAMS: &[CommandSpec] = &[program::<All2all>()];
 
 const ALGBW: Column = Column::measured(
     "algbw_gbytes_s",
@@ -46,8 +46,8 @@ const RECEIVED: Column = Column::measured(
 );
 
 impl Experiment for All2all {
-    type Args = Args;
-    type Tuple = Tuple;
+    type Args = All2AllArgs;
+    type Config = All2AllConfig;
 
     const ABOUT: About = About {
         columns: &[
@@ -75,7 +75,7 @@ impl Experiment for All2all {
         ..About::new("all2all", "Measure a CPU-initiated all-to-all over rails")
     };
 
-    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+    fn plan(args: &mut All2AllArgs) -> Result<Plan<All2AllConfig>, Failure> {
         args.job.usual_rails(&mut args.rails);
         let tuples = tuples(args)?;
         let options =
@@ -90,8 +90,12 @@ impl Experiment for All2all {
         Ok(Plan::of_ranks(tuples, ranks))
     }
 
-    async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(All2all, Header), Failure> {
-        let memory = tuples.iter().map(Tuple::stride).max().unwrap_or(64) * ranks.size() as u64;
+    async fn open(
+        args: &All2AllArgs,
+        tuples: &mut Vec<All2AllConfig>,
+        ranks: &mut Bootstrap,
+    ) -> Result<(All2all, Header), Failure> {
+        let memory = tuples.iter().map(All2AllConfig::stride).max().unwrap_or(64) * ranks.size() as u64;
         let rails = tuples.iter().map(|tuple| tuple.rails).max().unwrap_or(1);
         let mut job = Job::open(&args.job, rails, false, memory * 2, ranks)?;
         let source = job.register(args.job.memory, memory, Access::SOURCE)?;
@@ -116,7 +120,7 @@ impl Experiment for All2all {
         Ok((all2all, header))
     }
 
-    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    async fn tuple(&mut self, tuple: &All2AllConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.measure(tuple, ranks).await
     }
 

@@ -1,14 +1,14 @@
 //! Rounds of an all-to-all on one rank: the rank writes a block to every other rank. Immediates notify it when all of
 //! its blocks have arrived.
 
-use super::args::{Args, Tuple};
+use super::args::{All2AllArgs, All2AllConfig};
 use super::pairs::Start;
 use crate::error::Failure;
 use crate::job::Job;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::any::AnyRail;
 use ginlab::flow::{Region, Target};
-use ginlab::rails::strategy::{Piece, Scheduler, Strategy};
+use ginlab::rails::strategy::{Fragment, Scheduler, Strategy};
 use ginlab::signals;
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use std::time::Instant;
 /// relative to the rail that [`Start::rail`] assigns to the pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    pieces: Vec<Piece>,
+    pieces: Vec<Fragment>,
     rails: usize,
     /// Whether the rails in `pieces` are absolute: all pieces use rail 0.
     fixed: bool,
@@ -25,7 +25,7 @@ pub struct Cut {
 
 impl Cut {
     /// Creates the pieces. `longest` is the maximum size of one transfer.
-    pub fn new(tuple: &Tuple, longest: u64) -> Cut {
+    pub fn new(tuple: &All2AllConfig, longest: u64) -> Cut {
         let splits = match tuple.strategy {
             Strategy::Split => true,
             Strategy::Auto { threshold } => tuple.bytes >= threshold,
@@ -44,15 +44,15 @@ impl Cut {
     }
 
     /// Returns the pieces of one block, each with the rail that carries it.
-    fn of_pair(&self, round: u64, from: usize, to: usize, ranks: usize) -> impl Iterator<Item = Piece> {
+    fn of_pair(&self, round: u64, from: usize, to: usize, ranks: usize) -> impl Iterator<Item = Fragment> {
         let first = if self.fixed { 0 } else { self.start.rail(round, from, to, ranks, self.rails) };
-        self.pieces.iter().map(move |piece| Piece { rail: (first + piece.rail) % self.rails, ..*piece })
+        self.pieces.iter().map(move |piece| Fragment { rail: (first + piece.rail) % self.rails, ..*piece })
     }
 }
 
 /// State of one rank.
 pub struct All2all {
-    pub args: Args,
+    pub args: All2AllArgs,
     pub job: Job,
     pub source: Region<AnyRail>,
     pub destination: Region<AnyRail>,
@@ -103,8 +103,12 @@ impl All2all {
     /// Runs a round of empty blocks. Returns when all ranks have entered it. Later writes of other ranks happen after
     /// all actions of this rank that precede the call.
     pub async fn gate(&mut self, all: &mut Bootstrap) -> Result<(), Failure> {
-        let nothing =
-            Cut { pieces: vec![Piece { rail: 0, offset: 0, bytes: 0 }], rails: 1, fixed: true, start: Start::Spread };
+        let nothing = Cut {
+            pieces: vec![Fragment { rail: 0, offset: 0, bytes: 0 }],
+            rails: 1,
+            fixed: true,
+            start: Start::Spread,
+        };
         self.round(&nothing, 0, 0, all).await.map(drop)
     }
 }
@@ -113,17 +117,17 @@ impl All2all {
 mod tests {
     use super::super::args::tuples;
     use super::super::pairs;
-    use super::{Cut, Piece, Tuple};
+    use super::{All2AllConfig, Cut, Fragment};
     use clap::Parser;
     use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]
-        args: super::super::args::Args,
+        args: super::super::args::All2AllArgs,
     }
 
-    fn tuple(bytes: u64, rails: usize, strategy: &str) -> Tuple {
+    fn tuple(bytes: u64, rails: usize, strategy: &str) -> All2AllConfig {
         let text = format!("all2all -b {bytes} -e {bytes} --rails {rails} --strategy {strategy} -n 1");
         let line = Line::try_parse_from(text.split_whitespace()).unwrap_or_else(|error| panic!("{error}"));
         tuples(&line.args).unwrap_or_else(|failure| panic!("{failure:?}"))[0]
@@ -174,7 +178,7 @@ mod tests {
     fn empty_block_is_one_fragment() {
         for strategy in ["single", "round-robin", "split", "auto"] {
             let cut = Cut::new(&tuple(0, 4, strategy), u64::MAX);
-            assert_eq!(cut.pieces, [Piece { rail: 0, offset: 0, bytes: 0 }], "{strategy}");
+            assert_eq!(cut.pieces, [Fragment { rail: 0, offset: 0, bytes: 0 }], "{strategy}");
         }
     }
 }

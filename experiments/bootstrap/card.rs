@@ -19,14 +19,14 @@ pub struct RailCard {
 
 /// Information about one rank: what peers need to write to its memory, and its rails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RankInfo {
+pub struct BootstrapRankInfo {
     pub local_rank: usize,
     pub offer: Offer,
     pub rails: Vec<RailCard>,
 }
 
-impl RankInfo {
-    pub fn of(job: &Job, region: &Region<AnyRail>, local_rank: usize) -> Result<RankInfo, Failure> {
+impl BootstrapRankInfo {
+    pub fn of(job: &Job, region: &Region<AnyRail>, local_rank: usize) -> Result<BootstrapRankInfo, Failure> {
         let mut rails = Vec::new();
         for (number, domain) in job.domains().iter().enumerate() {
             let told = job.flow.with_rail(number, |rail| match rail {
@@ -42,7 +42,7 @@ impl RankInfo {
                 address_text,
             });
         }
-        Ok(RankInfo { local_rank, offer: job.flow.offer(&[region])?, rails })
+        Ok(BootstrapRankInfo { local_rank, offer: job.flow.offer(&[region])?, rails })
     }
 }
 
@@ -55,7 +55,7 @@ impl RailCard {
 /// Returns an error if a rail of a rank is in the network of another rail of rank 0. Rails are paired by number, so the
 /// ranks' lists are then in different orders, and writes on this rail would not arrive. Networks that rank 0 lacks may
 /// be routed; see [`routed`].
-pub fn crossed(cards: &[RankInfo]) -> Option<BootstrapError> {
+pub fn crossed(cards: &[BootstrapRankInfo]) -> Option<BootstrapError> {
     let first = &cards.first()?.rails;
     let is_crossed = |(number, rail): (usize, &RailCard)| {
         let here = first.get(number).is_none_or(|ours| ours.fabric != rail.fabric);
@@ -65,7 +65,7 @@ pub fn crossed(cards: &[RankInfo]) -> Option<BootstrapError> {
         let number = card.rails.iter().enumerate().position(is_crossed)?;
         Some((number, card.rails[number].place()))
     })?;
-    let has_it = |card: &RankInfo| card.rails.get(number).is_some_and(|rail| rail.place() == other);
+    let has_it = |card: &BootstrapRankInfo| card.rails.get(number).is_some_and(|rail| rail.place() == other);
     let ours = first.get(number).map(RailCard::place).unwrap_or_default();
     let ranks: Vec<usize> = (0..cards.len()).filter(|rank| has_it(&cards[*rank])).collect();
     Some(BootstrapError::differ(&format!("rail {number}"), &format!("{ours:?}"), &format!("{other:?}"), &ranks))
@@ -73,7 +73,7 @@ pub fn crossed(cards: &[RankInfo]) -> Option<BootstrapError> {
 
 /// Returns the first rail whose network differs from that of rank 0's rail of the same number: the rail's number, the
 /// rank, and both networks.
-pub fn routed(cards: &[RankInfo]) -> Option<(usize, usize, &str, &str)> {
+pub fn routed(cards: &[BootstrapRankInfo]) -> Option<(usize, usize, &str, &str)> {
     let first = &cards.first()?.rails;
     cards.iter().enumerate().find_map(|(rank, card)| {
         let mut pairs = first.iter().zip(&card.rails).enumerate();
@@ -86,7 +86,7 @@ pub fn routed(cards: &[RankInfo]) -> Option<(usize, usize, &str, &str)> {
 mod tests {
     use super::*;
 
-    fn card(fabrics: &[&str]) -> RankInfo {
+    fn card(fabrics: &[&str]) -> BootstrapRankInfo {
         let rail = |fabric: &&str| RailCard {
             domain: format!("if-{fabric}"),
             fabric: (*fabric).to_owned(),
@@ -94,7 +94,7 @@ mod tests {
             link_bits_per_second: None,
             address_text: String::new(),
         };
-        RankInfo { local_rank: 0, offer: Offer::default(), rails: fabrics.iter().map(rail).collect() }
+        BootstrapRankInfo { local_rank: 0, offer: Offer::default(), rails: fabrics.iter().map(rail).collect() }
     }
 
     #[test]

@@ -7,20 +7,24 @@ mod row;
 use crate::error::Failure;
 use crate::job::{Job, JobArgs};
 use crate::listing::{ListingArgs, table};
-use crate::program::{Program, program};
+use crate::program::{CommandSpec, program};
 use crate::ranks::with_ranks;
 use crate::values::usage;
-use card::RankInfo;
+use card::BootstrapRankInfo;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::{Access, worst};
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::report::Key;
 use ginlab::versions::Versions;
-use row::{Document, Row, Times};
+use row::{BootstrapDocument, BootstrapRow, BootstrapTimes};
 use std::time::Instant;
 
-pub const PROGRAMS: &[Program] =
-    &[program!("bootstrap", "Connect ranks, exchange addresses and memory keys, and time each step", Args, run)];
+pub const PROGRAMS: &[CommandSpec] = &[program!(
+    "bootstrap",
+    "Connect ranks, exchange addresses and memory keys, and time each step",
+    BootstrapArgs,
+    run
+)];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +40,7 @@ const REGISTERED: u64 = 4096;
 /// Options of `ginlab bootstrap`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct BootstrapArgs {
     /// Number of rails per rank
     #[arg(long, default_value_t = 4, value_name = "N")]
     rails: usize,
@@ -50,7 +54,7 @@ pub struct Args {
 }
 
 /// Runs the subcommand on this rank.
-fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &BootstrapArgs) -> Result<(), Failure> {
     args.output.check()?;
     if args.job.provider.as_deref().is_some_and(worst::is_asked) {
         return Err(usage("--provider", "the worst-case network has no domains to list; specify a libfabric provider"));
@@ -64,12 +68,12 @@ fn run(args: &Args) -> Result<(), Failure> {
     with_ranks(Some(ranks), |ranks| exchange(args, ranks, Micros::from(began.elapsed()).0))
 }
 
-fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure> {
+fn exchange(args: &BootstrapArgs, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure> {
     let began = Instant::now();
     let mut job = Job::open(&args.job, args.rails, false, REGISTERED, ranks)?;
     let region = job.register(args.job.memory, REGISTERED, Access::ALL)?;
     let open = Micros::from(began.elapsed()).0;
-    let card = RankInfo::of(&job, &region, ranks.local_rank())?;
+    let card = BootstrapRankInfo::of(&job, &region, ranks.local_rank())?;
     let version = card.rails.first().map(|rail| rail.provider_version.clone()).unwrap_or_default();
     ranks.compare(vec![("provider version".to_owned(), version)])?;
 
@@ -83,26 +87,31 @@ fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure
         exchanges.push(Micros::from(began.elapsed()).0);
     }
     let exchange_bytes = all.iter().map(Vec::len).sum();
-    let cards: Result<Vec<RankInfo>, _> = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect();
+    let cards: Result<Vec<BootstrapRankInfo>, _> = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect();
     let cards = cards.map_err(|error| Failure::Run(format!("cannot parse the record of a rank: {error}")))?;
     if let Some(error) = card::crossed(&cards) {
         return Err(error.into());
     }
     ranks.check_addresses(cards.iter().map(|card| &card.offer.addresses[..]))?;
-    let times = ranks.all_gather_values(&Times { meet, open, exchanges }, "times of the exchange")?;
+    let times = ranks.all_gather_values(&BootstrapTimes { meet, open, exchanges }, "times of the exchange")?;
     if ranks.rank() != 0 {
         return Ok(());
     }
     let mut header = Versions::header();
     header.set(Key::Gpu, job.device.name()).set(Key::Provider, job.provider.as_str()).set(Key::Rails, job.rail_names());
     header.notes(&job.notes).notes(notes(ranks, &cards, &times, exchange_bytes));
-    let rows = Row::all(&job.provider, &cards, ranks.members(), &times, exchange_bytes);
-    let document = Document::new(&header, ranks.kind().to_string(), &cards, &times, &rows);
+    let rows = BootstrapRow::all(&job.provider, &cards, ranks.members(), &times, exchange_bytes);
+    let document = BootstrapDocument::new(&header, ranks.kind().to_string(), &cards, &times, &rows);
     args.output.write(&header, &row::FIELDS.map(|(key, _)| key), &document.rails, &document, &table(&row::TABLE, &rows))
 }
 
 /// Returns the notes of the header.
-fn notes(ranks: &Bootstrap, cards: &[RankInfo], times: &[Times], exchange_bytes: usize) -> Vec<String> {
+fn notes(
+    ranks: &Bootstrap,
+    cards: &[BootstrapRankInfo],
+    times: &[BootstrapTimes],
+    exchange_bytes: usize,
+) -> Vec<String> {
     let plural = if ranks.size() == 1 { "" } else { "s" };
     let mut notes = vec![format!("{} rank{plural} by the {} bootstrap", ranks.size(), ranks.kind())];
     if let Some(mine) = times.first()

@@ -1,8 +1,8 @@
 //! Row of a rail of a rank, the JSON document and the table.
 
-use super::card::{RailCard, RankInfo};
+use super::card::{BootstrapRankInfo, RailCard};
 use crate::all2all::pairs;
-use crate::listing::{Column, Entry, Field, entries};
+use crate::listing::{Field, JsonObject, ListingColumn, entries};
 use ginlab::bootstrap::Member;
 use ginlab::fabric::RemoteRegion;
 use ginlab::measure::stats::Summary;
@@ -14,7 +14,7 @@ const SCHEMA: u32 = 1;
 
 /// Times of one rank on its own clock, in microseconds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Times {
+pub struct BootstrapTimes {
     /// Time from the start of the rank until all ranks had connected.
     pub meet: f64,
     /// Time to open the rank's rails and register memory.
@@ -24,7 +24,7 @@ pub struct Times {
 }
 
 /// A rail of a rank.
-pub struct Row {
+pub struct BootstrapRow {
     rank: usize,
     member: Member,
     local_rank: usize,
@@ -35,14 +35,14 @@ pub struct Row {
     page: RemoteRegion,
     /// Ranks to which this rank's first whole message uses this rail.
     writes_to: Vec<usize>,
-    times: Times,
+    times: BootstrapTimes,
     /// Bytes of one exchange.
     exchange_bytes: usize,
     exchange: Option<Summary>,
 }
 
 /// Columns of the CSV, which are also the keys of a rail in the JSON document.
-pub const FIELDS: [Field<Row>; 21] = [
+pub const FIELDS: [Field<BootstrapRow>; 21] = [
     ("schema", |_| SCHEMA.into()),
     ("rank", |row| row.rank.into()),
     ("host", |row| row.member.host.clone().into()),
@@ -72,19 +72,19 @@ fn tenths(us: f64) -> f64 {
     (us * 10.0).round() / 10.0
 }
 
-impl Row {
+impl BootstrapRow {
     /// Returns all rails of all ranks, ordered by rank.
     pub fn all(
         provider: &str,
-        cards: &[RankInfo],
+        cards: &[BootstrapRankInfo],
         members: &[Member],
-        times: &[Times],
+        times: &[BootstrapTimes],
         exchange_bytes: usize,
-    ) -> Vec<Row> {
+    ) -> Vec<BootstrapRow> {
         let ranks = cards.len();
-        let of_rank = |(rank, ((card, member), times)): (usize, ((&RankInfo, &Member), &Times))| {
+        let of_rank = |(rank, ((card, member), times)): (usize, ((&BootstrapRankInfo, &Member), &BootstrapTimes))| {
             let pages = card.offer.regions.first().map_or(&[][..], Vec::as_slice);
-            let row = |(number, rail): (usize, &RailCard)| Row {
+            let row = |(number, rail): (usize, &RailCard)| BootstrapRow {
                 rank,
                 member: member.clone(),
                 local_rank: card.local_rank,
@@ -123,19 +123,25 @@ struct Pair {
 
 /// The JSON document.
 #[derive(Serialize)]
-pub struct Document<'a> {
+pub struct BootstrapDocument<'a> {
     schema: u32,
     header: &'a Header,
     bootstrap: String,
     ranks: usize,
-    pub rails: Vec<Entry>,
+    pub rails: Vec<JsonObject>,
     pairs: Vec<Pair>,
     /// Times of every exchange of every rank.
     exchanges_us: Vec<Vec<f64>>,
 }
 
-impl<'a> Document<'a> {
-    pub fn new(header: &'a Header, bootstrap: String, cards: &[RankInfo], times: &[Times], rails: &[Row]) -> Self {
+impl<'a> BootstrapDocument<'a> {
+    pub fn new(
+        header: &'a Header,
+        bootstrap: String,
+        cards: &[BootstrapRankInfo],
+        times: &[BootstrapTimes],
+        rails: &[BootstrapRow],
+    ) -> Self {
         let ranks = cards.len();
         let of_rank = |from: usize| {
             pairs::targets(from, ranks).map(move |to| {
@@ -143,7 +149,7 @@ impl<'a> Document<'a> {
                 Pair { from, to, rail }
             })
         };
-        Document {
+        BootstrapDocument {
             schema: SCHEMA,
             header,
             bootstrap,
@@ -156,7 +162,7 @@ impl<'a> Document<'a> {
 }
 
 /// The columns of the table.
-pub const TABLE: [Column<Row>; 13] = [
+pub const TABLE: [ListingColumn<BootstrapRow>; 13] = [
     ("rank", "", |row| row.rank.to_string()),
     ("host", "", |row| row.member.host.clone()),
     ("pid", "", |row| row.member.pid.to_string()),
@@ -173,6 +179,6 @@ pub const TABLE: [Column<Row>; 13] = [
 ];
 
 /// Returns a cell with a value of the whole rank, shown only in the row of its first rail.
-fn once(row: &Row, us: f64) -> String {
+fn once(row: &BootstrapRow, us: f64) -> String {
     if row.number == 0 { us.to_string() } else { String::new() }
 }

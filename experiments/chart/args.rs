@@ -14,7 +14,7 @@ Examples:
 /// Options of `ginlab chart`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct ChartArgs {
     /// CSV files written by ginlab
     #[arg(required = true, value_name = "RUN.csv")]
     pub files: Vec<PathBuf>,

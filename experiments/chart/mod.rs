@@ -3,17 +3,18 @@
 mod args;
 
 use crate::error::Failure;
-use crate::program::{Program, program};
-use args::Args;
+use crate::program::{CommandSpec, program};
 use args::AxisName;
+use args::ChartArgs;
 use ginlab::report::chart::{Filter, Palette, Query, Records};
-use ginlab::report::{Target, WholeFile, same_file};
+use ginlab::report::{OutputTarget, WholeFile, same_file};
 
-pub const PROGRAMS: &[Program] = &[program!("chart", "Draw a chart as SVG from CSV files of earlier runs", Args, run)];
+pub const PROGRAMS: &[CommandSpec] =
+    &[program!("chart", "Draw a chart as SVG from CSV files of earlier runs", ChartArgs, run)];
 
-fn run(args: &Args) -> Result<(), Failure> {
-    let output = Target::from(args.output.as_os_str());
-    if let Target::File(path) = &output
+fn run(args: &ChartArgs) -> Result<(), Failure> {
+    let output = OutputTarget::from(args.output.as_os_str());
+    if let OutputTarget::File(path) = &output
         && args.files.iter().any(|file| same_file(file, path))
     {
         return Err(Failure::Usage(format!("-o {} is one of the input files", path.display())));
@@ -28,7 +29,7 @@ fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn query(args: &Args) -> Result<Query, Failure> {
+fn query(args: &ChartArgs) -> Result<Query, Failure> {
     let filters = args.filters.iter().map(|text| Filter::parse(text)).collect::<Result<_, _>>()?;
     let range = match &args.range[..] {
         [] => None,

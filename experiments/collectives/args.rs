@@ -1,15 +1,15 @@
 //! Options of `ginlab collective`, and the rows that they select.
 
 use super::random;
-use super::shape::{Element, Operation, Place, Shape};
+use super::shape::{CollectiveOperation, Element, ResultPlacement, Shape};
 use crate::args::{RepeatArgs, SizeArgs};
 use crate::error::Failure;
 use crate::random::RandomArgs;
 use crate::values::{List, counts, usage};
-use crate::world::{Scope, WorldArgs};
+use crate::world::{CallScope, WorldArgs};
 use clap::ValueEnum;
 use clap::builder::ArgPredicate;
-use ginlab::gin::Path;
+use ginlab::gin::PePath;
 use ginlab::measure::size;
 use ginlab::report::each_once;
 use itertools::iproduct;
@@ -25,7 +25,7 @@ Examples:
 
 /// Operation and implementation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Case {
+pub enum CollectiveCase {
     /// PE i receives block i of every PE
     GinAllToAll,
     /// Every PE receives every PE's chunk
@@ -71,34 +71,34 @@ pub enum Side {
     Window,
 }
 
-impl Case {
+impl CollectiveCase {
     /// Returns the operation and the implementation.
-    fn parts(self) -> (Operation, Side) {
+    fn parts(self) -> (CollectiveOperation, Side) {
         match self {
-            Case::GinAllToAll => (Operation::AllToAll, Side::Ours),
-            Case::GinAllGather => (Operation::AllGather, Side::Ours),
-            Case::GinReduceScatter => (Operation::ReduceScatter, Side::Ours),
-            Case::GinAllReduce => (Operation::AllReduce, Side::Ours),
-            Case::GinBroadcast => (Operation::Broadcast, Side::Ours),
-            Case::NcclAllToAll => (Operation::AllToAll, Side::Theirs),
-            Case::NcclAllGather => (Operation::AllGather, Side::Theirs),
-            Case::NcclReduceScatter => (Operation::ReduceScatter, Side::Theirs),
-            Case::NcclAllReduce => (Operation::AllReduce, Side::Theirs),
-            Case::NcclBroadcast => (Operation::Broadcast, Side::Theirs),
-            Case::NcclSendRecv => (Operation::SendRecv, Side::Theirs),
-            Case::NcclWindowAllToAll => (Operation::AllToAll, Side::Window),
-            Case::NcclWindowAllGather => (Operation::AllGather, Side::Window),
-            Case::NcclWindowReduceScatter => (Operation::ReduceScatter, Side::Window),
-            Case::NcclWindowAllReduce => (Operation::AllReduce, Side::Window),
-            Case::NcclWindowBroadcast => (Operation::Broadcast, Side::Window),
-            Case::NcclWindowSendRecv => (Operation::SendRecv, Side::Window),
+            CollectiveCase::GinAllToAll => (CollectiveOperation::AllToAll, Side::Ours),
+            CollectiveCase::GinAllGather => (CollectiveOperation::AllGather, Side::Ours),
+            CollectiveCase::GinReduceScatter => (CollectiveOperation::ReduceScatter, Side::Ours),
+            CollectiveCase::GinAllReduce => (CollectiveOperation::AllReduce, Side::Ours),
+            CollectiveCase::GinBroadcast => (CollectiveOperation::Broadcast, Side::Ours),
+            CollectiveCase::NcclAllToAll => (CollectiveOperation::AllToAll, Side::Theirs),
+            CollectiveCase::NcclAllGather => (CollectiveOperation::AllGather, Side::Theirs),
+            CollectiveCase::NcclReduceScatter => (CollectiveOperation::ReduceScatter, Side::Theirs),
+            CollectiveCase::NcclAllReduce => (CollectiveOperation::AllReduce, Side::Theirs),
+            CollectiveCase::NcclBroadcast => (CollectiveOperation::Broadcast, Side::Theirs),
+            CollectiveCase::NcclSendRecv => (CollectiveOperation::SendRecv, Side::Theirs),
+            CollectiveCase::NcclWindowAllToAll => (CollectiveOperation::AllToAll, Side::Window),
+            CollectiveCase::NcclWindowAllGather => (CollectiveOperation::AllGather, Side::Window),
+            CollectiveCase::NcclWindowReduceScatter => (CollectiveOperation::ReduceScatter, Side::Window),
+            CollectiveCase::NcclWindowAllReduce => (CollectiveOperation::AllReduce, Side::Window),
+            CollectiveCase::NcclWindowBroadcast => (CollectiveOperation::Broadcast, Side::Window),
+            CollectiveCase::NcclWindowSendRecv => (CollectiveOperation::SendRecv, Side::Window),
         }
     }
 }
 
 /// Method of starting an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Launch {
+pub enum StartMethod {
     /// One launch per operation, on a stream
     Stream,
     /// Operations are recorded in a CUDA graph and replayed together
@@ -118,7 +118,7 @@ pub enum Overlap {
 
 /// Whether a kernel waits after each put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
+pub enum CollectiveMode {
     /// Wait once, at the end
     Nbi,
     /// Wait after each put
@@ -127,7 +127,7 @@ pub enum Mode {
 
 /// Route of the chunks of an all-to-all to other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Route {
+pub enum ChunkRoute {
     /// Each rank writes to each other rank
     Direct,
     /// Through NVLink to the rank at the target's position in this node, which sends all chunks of its node for the
@@ -142,7 +142,7 @@ pub enum Route {
 #[command(mut_arg("end", |arg| arg.help("Largest size [default with --random: 256M]").default_value_if("random", ArgPredicate::IsPresent, "256M")))]
 #[command(mut_arg("factor", |arg| arg.conflicts_with("random")))]
 #[command(mut_arg("repeats", |arg| arg.default_value("5")))]
-pub struct Args {
+pub struct CollectiveArgs {
     /// Operations to measure; a list to sweep. If an operation is named for both ginlab and NCCL, the two are
     /// interleaved
     #[arg(
@@ -153,7 +153,7 @@ pub struct Args {
         value_delimiter = ',',
         value_enum
     )]
-    cases: Vec<Case>,
+    cases: Vec<CollectiveCase>,
     /// Element types; a list to sweep
     #[arg(
         long = "type",
@@ -173,7 +173,7 @@ pub struct Args {
         value_delimiter = ',',
         value_enum
     )]
-    place: Vec<Place>,
+    place: Vec<ResultPlacement>,
     /// Start of an operation; a list to sweep
     #[arg(
         long,
@@ -183,7 +183,7 @@ pub struct Args {
         value_delimiter = ',',
         value_enum
     )]
-    launch: Vec<Launch>,
+    launch: Vec<StartMethod>,
     /// Whether a launch may start while the previous one runs (programmatic dependent launch, GPUs of compute
     /// capability 9.0 and later); a list to sweep. The kernel accesses memory only after the previous one has ended
     #[arg(
@@ -204,7 +204,7 @@ pub struct Args {
         value_delimiter = ',',
         value_enum
     )]
-    mode: Vec<Mode>,
+    mode: Vec<CollectiveMode>,
     /// Threads that make the calls; a list to sweep
     #[arg(
         long,
@@ -214,7 +214,7 @@ pub struct Args {
         value_delimiter = ',',
         value_enum
     )]
-    scope: Vec<Scope>,
+    scope: Vec<CallScope>,
     /// Route of an all-to-all's chunks to other nodes; a list to sweep
     #[arg(
         long,
@@ -224,7 +224,7 @@ pub struct Args {
         value_delimiter = ',',
         value_enum
     )]
-    route: Vec<Route>,
+    route: Vec<ChunkRoute>,
     /// Maximum bytes of one put; a list to sweep [default: a block's whole slice]
     #[arg(long, conflicts_with = "random", value_name = "LIST", value_parser = packets)]
     packet: Option<List<u64>>,
@@ -263,8 +263,8 @@ pub struct Args {
     #[arg(long, default_value_t = 0, value_name = "RANK")]
     pub root: u32,
     /// Path between PEs: auto, nvlink, rails, direct (the kernel drives the NIC: -p efa-verbs, efa-verbs/soft:p5)
-    #[arg(long, default_value_t = Path::Auto, value_name = "PATH")]
-    pub path: Path,
+    #[arg(long, default_value_t = PePath::Auto, value_name = "PATH")]
+    pub path: PePath,
     /// Number of ranks that count as a node, even on one machine; rails are used between nodes
     #[arg(long, value_name = "N")]
     pub node_size: Option<usize>,
@@ -289,21 +289,21 @@ fn packets(text: &str) -> Result<List<u64>, String> {
 
 /// Parameters of one row of ginlab, of one row of NCCL, or of both, interleaved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuple {
-    pub operation: Operation,
+pub struct CollectiveConfig {
+    pub operation: CollectiveOperation,
     pub ours: bool,
     pub nccl: bool,
     /// NCCL in registered memory.
     pub window: bool,
     pub element: Element,
-    pub place: Place,
-    pub launch: Launch,
+    pub place: ResultPlacement,
+    pub launch: StartMethod,
     /// Whether launches overlap. Always `true` for a persistent kernel, which has only one launch.
     pub overlap: bool,
-    pub mode: Mode,
-    pub scope: Scope,
+    pub mode: CollectiveMode,
+    pub scope: CallScope,
     /// Route of an all-to-all. `Direct` for other operations.
-    pub route: Route,
+    pub route: ChunkRoute,
     /// Requested size.
     pub size: u64,
     /// Maximum number of bytes of a put. 0 selects a whole slice.
@@ -312,7 +312,7 @@ pub struct Tuple {
     pub grid: u32,
 }
 
-impl Tuple {
+impl CollectiveConfig {
     pub fn shape(&self, ranks: u64) -> Shape {
         Shape::new(self.operation, ranks, self.size, self.element.bytes())
     }
@@ -322,7 +322,7 @@ impl Tuple {
 const LARGEST_MESSAGES: u64 = 1 << 30;
 
 /// Returns the parameter combinations of all rows that the options select.
-pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
+pub fn tuples(args: &CollectiveArgs) -> Result<Vec<CollectiveConfig>, Failure> {
     let sizes = args.sizes.list()?;
     if args.sizes.end > 1 << 40 {
         return Err(usage("--end", "must be at most 1 TiB"));
@@ -333,7 +333,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     if let Some(shapes) = random::tuples(args) {
         return Ok(shapes);
     }
-    let mut operations: Vec<(Operation, [bool; 3])> = Vec::new();
+    let mut operations: Vec<(CollectiveOperation, [bool; 3])> = Vec::new();
     for (operation, side) in args.cases.iter().map(|case| case.parts()) {
         let known = operations.iter().position(|(known, _)| *known == operation);
         let at = known.unwrap_or_else(|| {
@@ -344,7 +344,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     }
     let (all, by_size) = (vec![0], vec![0]);
     let (packets, grids) = (args.packet.as_ref().unwrap_or(&all), args.grid.as_ref().unwrap_or(&by_size));
-    let Args { elements, place, launch, overlap, mode, scope, route, .. } = args;
+    let CollectiveArgs { elements, place, launch, overlap, mode, scope, route, .. } = args;
     let all = iproduct!(&operations, elements, place, launch, &sizes, overlap, mode, scope, packets, grids, route);
     let tuples = all.filter_map(
         |(
@@ -360,7 +360,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
             &grid,
             &route,
         )| {
-            let first = Tuple {
+            let first = CollectiveConfig {
                 operation,
                 ours,
                 nccl,
@@ -369,21 +369,21 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
                 place,
                 launch,
                 overlap: true,
-                mode: Mode::Nbi,
-                scope: Scope::Block,
-                route: Route::Direct,
+                mode: CollectiveMode::Nbi,
+                scope: CallScope::Block,
+                route: ChunkRoute::Direct,
                 size,
                 packet: 0,
                 grid: 0,
             };
             if !ours {
                 // NCCL has no persistent kernel to launch.
-                return (launch != Launch::Persistent).then_some(first);
+                return (launch != StartMethod::Persistent).then_some(first);
             }
             // A persistent kernel has a single launch, so it has one parameter combination regardless of `--overlap`.
-            let overlap = overlap == Overlap::Yes || launch == Launch::Persistent;
-            let route = if operation == Operation::AllToAll { route } else { Route::Direct };
-            Some(Tuple { overlap, mode, scope, route, packet, grid, ..first })
+            let overlap = overlap == Overlap::Yes || launch == StartMethod::Persistent;
+            let route = if operation == CollectiveOperation::AllToAll { route } else { ChunkRoute::Direct };
+            Some(CollectiveConfig { overlap, mode, scope, route, packet, grid, ..first })
         },
     );
     Ok(each_once(tuples))

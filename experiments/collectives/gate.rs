@@ -2,7 +2,7 @@
 //! Otherwise the time between events would include the time for appending operations.
 
 use crate::error::Failure;
-use ginlab::cuda::{Buffer, Device, DeviceError, Event, Function, Graph, Place, Stream};
+use ginlab::cuda::{Buffer, Device, DeviceError, Event, Function, Graph, MemoryLocation, Stream};
 use ginlab::gin::World;
 use kernels::ipc_wait::{GateArgs, IPC_GATE};
 use std::time::Duration;
@@ -49,9 +49,9 @@ pub struct Gate {
 
 impl Gate {
     pub fn new(device: &Device, timeout: Duration) -> Result<Gate, Failure> {
-        let table = device.allocate(Place::Device, 16)?;
-        let nobody = device.allocate(Place::Device, 2 * APART)?;
-        let host = device.allocate(Place::Host, 8)?;
+        let table = device.allocate(MemoryLocation::Device, 16)?;
+        let nobody = device.allocate(MemoryLocation::Device, 2 * APART)?;
+        let host = device.allocate(MemoryLocation::Host, 8)?;
         table.write(0, &[[nobody.address(), host.address()]])?;
         Ok(Gate { function: device.function(&IPC_GATE, 1)?, table, nobody, host, round: 0, timeout })
     }

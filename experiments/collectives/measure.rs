@@ -1,11 +1,11 @@
 //! Measurement of one parameter combination: a check of the result and of the bytes per path, and operations of both
 //! implementations.
 
-use super::args::{Args, Launch, Mode, Route, Side, Tuple};
+use super::args::{ChunkRoute, CollectiveArgs, CollectiveConfig, CollectiveMode, Side, StartMethod};
 use super::gate::{Gate, Turns};
 use super::ours::{Ours, Prepared};
-use super::pattern::{Found, NEGATIVE, OTHER, POISON, Pattern};
-use super::shape::{Operation, Shape, Wires};
+use super::pattern::{NEGATIVE, OTHER, POISON, Pattern, PatternCheck};
+use super::shape::{CollectiveOperation, Shape, Wires};
 use super::theirs::{Registered, Theirs, call};
 use super::{
     ALGBW, ELEMENT, HEARD, LAUNCH, NODES, NVLINK_BYTES, OPERATION, OVERLAP, PLACE, PROTOCOL, PUT_US, PUTS, REDOP, ROOT,
@@ -15,13 +15,13 @@ use crate::error::Failure;
 use crate::nccl_baseline::Communicator;
 use crate::random::Ratios;
 use crate::runner::Rows;
-use crate::series::{Bench, Measured, Sample, Series};
+use crate::series::{Bench, CaseResults, Sample, SeriesOptions};
 use crate::values;
-use crate::world::{self, Scope};
+use crate::world::{self, CallScope};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Stream;
 use ginlab::gin::Sym;
-use ginlab::report::{Row, Status};
+use ginlab::report::{Row, RowStatus};
 use serde::{Deserialize, Serialize};
 
 /// Maximum size for which consecutive operations are checked (`check_turns`). The check detects missing waits, which do
@@ -30,7 +30,7 @@ const TURNS_UP_TO: u64 = 1 << 20;
 
 /// State of one rank. Fields are dropped in order: NCCL's operations must end before the memory is freed.
 pub struct Collectives {
-    pub args: Args,
+    pub args: CollectiveArgs,
     /// NCCL, or the reason why it is not available. `None` if no parameter combination uses it.
     pub nccl: Option<Result<Communicator, String>>,
     /// Memory registered with NCCL, or the reason why there is none. `None` if no parameter combination uses it.
@@ -45,14 +45,14 @@ pub struct Collectives {
     pub run: u32,
     /// NCCL rows that have been printed. They do not depend on the parameters of ginlab's kernels, so each is printed
     /// only once.
-    pub given: Vec<Tuple>,
+    pub given: Vec<CollectiveConfig>,
     /// Ratios to NCCL.
     pub ratios: Ratios,
 }
 
 /// An operation of one implementation on one rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct CollectiveOutcome {
     heard: Option<u64>,
     /// Bytes that one operation moves over mappings.
     pub mapped: u64,
@@ -64,7 +64,7 @@ pub struct Outcome {
 /// The implementations of a parameter combination.
 struct Sides<'a> {
     all: &'a mut Collectives,
-    tuple: &'a Tuple,
+    tuple: &'a CollectiveConfig,
     /// Ranks whose numbers are summed first.
     local: u64,
     pattern: Pattern,
@@ -75,11 +75,11 @@ struct Sides<'a> {
     memory: Option<(Sym<u8>, Sym<u8>)>,
     /// Operations of each side, recorded in its first repeat.
     turns: [Option<[Turns; 2]>; 3],
-    outcomes: [Outcome; 3],
+    outcomes: [CollectiveOutcome; 3],
 }
 
 impl Collectives {
-    pub async fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    pub async fn measure(&mut self, tuple: &CollectiveConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.run += 1;
         let shape = tuple.shape(ranks.size() as u64);
         let iterations = (self.args.volume / shape.bytes.max(1)).clamp(1, self.args.iterations.into()) as u32;
@@ -107,40 +107,41 @@ impl Collectives {
         let measurable = theirs.iter().filter(|(_, missing)| missing.is_none()).map(|(side, _)| *side);
         let cases: Vec<Side> = prepared.iter().map(|_| Side::Ours).chain(measurable).collect();
         // The pass that counts bytes and puts runs even if results are not verified.
-        let series = Series { check: true, ..self.args.repeat.series("a repeat") };
+        let series = SeriesOptions { check: true, ..self.args.repeat.series("a repeat") };
         let counts = [self.args.warmup.min(iterations.max(1)), iterations];
         let (turns, outcomes) = (Default::default(), Default::default());
         let mut sides = Sides { all: self, tuple, local, pattern, counts, prepared, memory, turns, outcomes };
         let results = series.measure(&mut sides, &cases, ranks).await?;
         let outcomes = ranks.gather_values(&sides.outcomes, "bytes and puts")?;
         let (Some(results), Some(outcomes)) = (results, outcomes) else { return Ok(Rows::new()) };
-        let of = |side: Side| outcomes.iter().map(|all: &[Outcome; 3]| all[side as usize].clone()).collect();
-        let all_ours: Vec<Outcome> = of(Side::Ours);
-        let filled = |mut row: Row, missing: Option<String>, side: Side, all: &[Outcome]| {
+        let of = |side: Side| outcomes.iter().map(|all: &[CollectiveOutcome; 3]| all[side as usize].clone()).collect();
+        let all_ours: Vec<CollectiveOutcome> = of(Side::Ours);
+        let filled = |mut row: Row, missing: Option<String>, side: Side, all: &[CollectiveOutcome]| {
             match missing {
-                Some(why) => row.status = Status::Skipped(why),
+                Some(why) => row.status = RowStatus::Skipped(why),
                 None => self.fill(&mut row, &shape, all, results.of(side), iterations),
             }
             (row, results.of(side).times())
         };
         // A persistent kernel is compared with NCCL in a graph. That row is printed once for all parameters of ginlab's
         // kernels.
-        let launch = if tuple.launch == Launch::Persistent { Launch::Graph } else { tuple.launch };
-        let (mode, scope, route) = (Mode::Nbi, Scope::Block, Route::Direct);
-        let one = Tuple { ours: false, launch, overlap: true, mode, scope, route, packet: 0, grid: 0, ..*tuple };
+        let launch = if tuple.launch == StartMethod::Persistent { StartMethod::Graph } else { tuple.launch };
+        let (mode, scope, route) = (CollectiveMode::Nbi, CallScope::Block, ChunkRoute::Direct);
+        let one =
+            CollectiveConfig { ours: false, launch, overlap: true, mode, scope, route, packet: 0, grid: 0, ..*tuple };
         let their_rows = theirs.into_iter().map(|(side, missing)| {
             let (nccl, window) = (side == Side::Theirs, side == Side::Window);
             let blank = self.row(&one, &shape, if window { "nccl-window" } else { "nccl" }, "nccl");
-            (Tuple { nccl, window, ..one }, filled(blank, missing, side, &of(side)))
+            (CollectiveConfig { nccl, window, ..one }, filled(blank, missing, side, &of(side)))
         });
-        let their_rows: Vec<(Tuple, (Row, Vec<f64>))> = their_rows.collect();
+        let their_rows: Vec<(CollectiveConfig, (Row, Vec<f64>))> = their_rows.collect();
         let mut rows = Rows::new();
         if tuple.ours {
             let (mut row, times) = filled(our_row, refused, Side::Ours, &all_ours);
             let sums = self.sums(&row, &all_ours, results.of(Side::Ours), ranks);
             // Registered memory only counts if plain memory is not measured.
             let first = their_rows.first().map(|(_, row)| row);
-            if let Some((their_row, their_times)) = first.filter(|(row, _)| row.status == Status::Ok) {
+            if let Some((their_row, their_times)) = first.filter(|(row, _)| row.status == RowStatus::Ok) {
                 row.against(their_row, &times, their_times);
                 let ratio = row.baseline_ratio.unwrap_or(0.0);
                 let (operation, element) = (tuple.operation.name(), values::name(tuple.element));
@@ -163,15 +164,15 @@ impl Collectives {
     fn check_ours(
         &mut self,
         prepared: &Prepared,
-        tuple: &Tuple,
+        tuple: &CollectiveConfig,
         pattern: &Pattern,
-        outcome: &mut Outcome,
+        outcome: &mut CollectiveOutcome,
         ranks: &mut Bootstrap,
-    ) -> Result<Option<Found>, Failure> {
+    ) -> Result<Option<PatternCheck>, Failure> {
         let turns = pattern.shape.repeatable(tuple.place);
-        let (count, each) = if tuple.launch == Launch::Persistent { (1, turns) } else { (turns, 1) };
+        let (count, each) = if tuple.launch == StartMethod::Persistent { (1, turns) } else { (turns, 1) };
         let append = |stream: &Stream| self.ours.append(prepared, stream, 0, each);
-        let work = Turns::new(&self.stream, tuple.launch == Launch::Graph, count, &append)?;
+        let work = Turns::new(&self.stream, tuple.launch == StartMethod::Graph, count, &append)?;
         self.give(pattern, prepared.from, prepared.to)?;
         let before = self.ours.moved()?;
         self.ours.world.prepare()?;
@@ -222,7 +223,7 @@ impl Collectives {
     }
 
     /// Checks this rank's output, unless verification is disabled.
-    fn look(&self, pattern: &Pattern, to: Sym<u8>, exactly: bool) -> Result<Option<Found>, Failure> {
+    fn look(&self, pattern: &Pattern, to: Sym<u8>, exactly: bool) -> Result<Option<PatternCheck>, Failure> {
         let world = &self.ours.world;
         let found = || Ok(pattern.check(u64::from(world.my_pe()), &world.read(to)?, exactly));
         (!self.args.repeat.no_check).then(found).transpose()
@@ -252,7 +253,7 @@ impl Collectives {
     }
 
     /// Creates a row with the columns that both implementations share, known before the measurement.
-    fn row(&self, tuple: &Tuple, shape: &Shape, side: &str, fabric: &str) -> Row {
+    fn row(&self, tuple: &CollectiveConfig, shape: &Shape, side: &str, fabric: &str) -> Row {
         let world = &self.ours.world;
         let case = format!("{side}-{}", shape.operation.name());
         let mut row = self.ours.agreed.row("collective", case, world);
@@ -261,16 +262,16 @@ impl Collectives {
         row.set(&OPERATION, shape.operation.name());
         row.set(&ELEMENT, values::name(tuple.element)).set(&PLACE, values::name(tuple.place));
         row.set(&REDOP, shape.operation.sums().then_some("sum"));
-        row.set(&ROOT, (shape.operation == Operation::Broadcast).then_some(self.args.root));
+        row.set(&ROOT, (shape.operation == CollectiveOperation::Broadcast).then_some(self.args.root));
         row.set(&LAUNCH, values::name(tuple.launch));
         row
     }
 
-    fn our_row(&self, tuple: &Tuple, shape: &Shape, prepared: Option<&Prepared>) -> Row {
+    fn our_row(&self, tuple: &CollectiveConfig, shape: &Shape, prepared: Option<&Prepared>) -> Row {
         let mut row = self.row(tuple, shape, "gin", &self.ours.agreed.fabric);
         row.mode = Some(values::name(tuple.mode));
         row.set(&SCOPE, values::name(tuple.scope));
-        if tuple.launch != Launch::Persistent {
+        if tuple.launch != StartMethod::Persistent {
             let early = prepared.map_or(tuple.overlap, |prepared| prepared.early);
             row.set(&OVERLAP, if early && self.overlaps { "yes" } else { "no" });
         }
@@ -286,14 +287,21 @@ impl Collectives {
         row.set(&PACKET, (tuple.packet > 0).then_some(tuple.packet));
         if self.ours.local < self.ours.world.n_pes() {
             self.args.world.name_rails(&mut row);
-            row.set(&ROUTE, (tuple.operation == Operation::AllToAll).then(|| values::name(tuple.route)));
+            row.set(&ROUTE, (tuple.operation == CollectiveOperation::AllToAll).then(|| values::name(tuple.route)));
             row.set(&PROXIES, self.args.world.proxy_threads as u64);
         }
         row.set(&NODES, u64::from(self.ours.world.n_pes() / self.ours.local));
         row
     }
 
-    fn fill(&self, row: &mut Row, shape: &Shape, outcomes: &[Outcome], measured: &Measured, iterations: u32) {
+    fn fill(
+        &self,
+        row: &mut Row,
+        shape: &Shape,
+        outcomes: &[CollectiveOutcome],
+        measured: &CaseResults,
+        iterations: u32,
+    ) {
         row.iterations = Some(u64::from(iterations));
         measured.fill(row, shape.bytes, 1);
         let algbw = row.bandwidth_gbytes_s;
@@ -366,7 +374,7 @@ impl Bench for Sides<'_> {
 
     async fn run(&mut self, case: Side, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
         let Sides { all, tuple, pattern, counts: [warmup, count], prepared, memory, turns, .. } = self;
-        if let (Side::Ours, Launch::Persistent, Some(prepared)) = (case, tuple.launch, &prepared) {
+        if let (Side::Ours, StartMethod::Persistent, Some(prepared)) = (case, tuple.launch, &prepared) {
             let Collectives { stream, ours, .. } = &mut **all;
             ours.append(prepared, stream, *warmup, *count)?;
             let event = stream.event()?;
@@ -385,7 +393,7 @@ impl Bench for Sides<'_> {
             Some(turns) => turns,
             // NCCL has no persistent kernel, so a persistent kernel is compared with NCCL in a graph.
             none => {
-                let record = |count: &u32| Turns::new(stream, tuple.launch != Launch::Stream, *count, &append);
+                let record = |count: &u32| Turns::new(stream, tuple.launch != StartMethod::Stream, *count, &append);
                 none.insert([record(warmup)?, record(count)?])
             }
         };
@@ -401,8 +409,8 @@ impl Bench for Sides<'_> {
 
 fn side<'a>(
     nccl: &'a mut Option<Result<Communicator, String>>,
-    args: &Args,
-    tuple: &Tuple,
+    args: &CollectiveArgs,
+    tuple: &CollectiveConfig,
     shape: &Shape,
     operands: Option<[u64; 2]>,
 ) -> Option<Theirs<'a>> {

@@ -15,16 +15,16 @@ use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, R
 use crate::error::Failure;
 use crate::nodes;
 use crate::output::OutputArgs;
-use crate::program::Program;
+use crate::program::CommandSpec;
 use crate::random::Ratios;
 use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::usage;
 use crate::world;
-use args::{Args, Tuple, tuples};
+use args::{CollectiveArgs, CollectiveConfig, tuples};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Stream;
 use ginlab::fabric::model::{PREFIX, Profile};
-use ginlab::gin::{Options, World};
+use ginlab::gin::{World, WorldOptions};
 use ginlab::pci::PciAddress;
 use ginlab::report::{About, Column, Header, Headline, Plot};
 use ginlab::topology::nvlink;
@@ -33,7 +33,7 @@ use ours::Ours;
 use shape::Wires;
 use theirs::Registered;
 
-pub const PROGRAMS: &[Program] = &[program::<Collectives>()];
+pub const PROGRAMS: &[CommandSpec] = &[program::<Collectives>()];
 
 const OPERATION: Column =
     Column::follows("operation", "", "The collective, whether of ginlab or NCCL: `all-to-all`, `all-gather`, ...")
@@ -87,8 +87,8 @@ const PUT_US: Column =
     Column::measured("put_us", "us", "Time divided by that number: cost of one put or message on a rank");
 
 impl Experiment for Collectives {
-    type Args = Args;
-    type Tuple = Tuple;
+    type Args = CollectiveArgs;
+    type Config = CollectiveConfig;
 
     const ABOUT: About = About {
         columns: &[
@@ -147,7 +147,7 @@ impl Experiment for Collectives {
 
     const WRONG: &'static str = "numbers";
 
-    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+    fn plan(args: &mut CollectiveArgs) -> Result<Plan<CollectiveConfig>, Failure> {
         let tuples = tuples(args)?;
         let fingerprint = vec![
             ("rows".to_owned(), format!("{tuples:?}")),
@@ -178,12 +178,12 @@ impl Experiment for Collectives {
     }
 
     async fn open(
-        args: &Args,
-        tuples: &mut Vec<Tuple>,
+        args: &CollectiveArgs,
+        tuples: &mut Vec<CollectiveConfig>,
         ranks: &mut Bootstrap,
     ) -> Result<(Collectives, Header), Failure> {
         let heap_bytes = ours::heap_bytes(args, tuples, ranks);
-        let options = Options { node_size: args.node_size, ..args.world.options(args.path, heap_bytes)? };
+        let options = WorldOptions { node_size: args.node_size, ..args.world.options(args.path, heap_bytes)? };
         let world = World::open(ranks, &options)?;
         let mut header = world::header(&world, ranks);
         let with_nccl = tuples.iter().any(|tuple| tuple.nccl || tuple.window);
@@ -202,7 +202,7 @@ impl Experiment for Collectives {
         let stream = Stream::new(world.device())?;
         let gate = gate::Gate::new(world.device(), args.world.meet.timeout)?;
         let ours = Ours::open(args, world, tuples, ranks)?;
-        let windows: Vec<Tuple> = tuples.iter().filter(|tuple| tuple.window).copied().collect();
+        let windows: Vec<CollectiveConfig> = tuples.iter().filter(|tuple| tuple.window).copied().collect();
         let registered = match &nccl {
             Some(Ok(nccl)) if !windows.is_empty() => {
                 Some(Registered::open(nccl, &ours, &windows, args.world.meet.timeout, ranks)?)
@@ -229,7 +229,7 @@ impl Experiment for Collectives {
         ))
     }
 
-    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    async fn tuple(&mut self, tuple: &CollectiveConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.measure(tuple, ranks).await
     }
 
@@ -253,7 +253,7 @@ impl Experiment for Collectives {
 }
 
 /// Returns the known link rates of this rank.
-fn wires(args: &Args, ours: &Ours) -> Wires {
+fn wires(args: &CollectiveArgs, ours: &Ours) -> Wires {
     let world = &ours.world;
     let gpu: Option<PciAddress> = world.device().pci_address().and_then(|address| address.parse().ok());
     // PEs that share a GPU do not communicate over a link.

@@ -1,13 +1,13 @@
 //! ginlab's implementation: the world, and launches of its kernels.
 
-use super::args::{Args, Launch, Mode, Route, Tuple};
-use super::shape::{Place, Shape};
+use super::args::{ChunkRoute, CollectiveArgs, CollectiveConfig, CollectiveMode, StartMethod};
+use super::shape::{ResultPlacement, Shape};
 use crate::agreed::{self, Agreed};
 use crate::error::Failure;
 use crate::world;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::gin::collective::{self, Collective, Request, Tuning};
-use ginlab::gin::{GinError, Path, World};
+use ginlab::gin::collective::{self, Collective, CollectiveRequest, Tuning};
+use ginlab::gin::{GinError, PePath, World};
 use std::ops::{Deref, DerefMut};
 
 pub use ginlab::gin::collective::Prepared;
@@ -16,11 +16,11 @@ pub use ginlab::gin::collective::Prepared;
 pub struct Ours {
     collective: Collective,
     pub agreed: Agreed,
-    args: Args,
+    args: CollectiveArgs,
 }
 
 /// Bytes and puts that a rank has moved.
-pub struct Moved {
+pub struct RankTotals {
     pub mapped: u64,
     pub puts: u64,
     pub rails: Vec<u64>,
@@ -41,21 +41,21 @@ impl DerefMut for Ours {
 }
 
 /// Returns the thresholds that the options replace.
-fn tuning(args: &Args) -> Tuning {
-    let Args { message_limit, stores_from, piece, block, .. } = *args;
+fn tuning(args: &CollectiveArgs) -> Tuning {
+    let CollectiveArgs { message_limit, stores_from, piece, block, .. } = *args;
     Tuning { message_limit, stores_from, piece, block }
 }
 
 /// Returns the operation that these parameters select for rank `rank`.
-fn request(args: &Args, tuple: &Tuple, shape: Shape, rank: u32) -> Request {
-    Request {
+fn request(args: &CollectiveArgs, tuple: &CollectiveConfig, shape: Shape, rank: u32) -> CollectiveRequest {
+    CollectiveRequest {
         shape,
         element: tuple.element,
         place: tuple.place,
         scope: tuple.scope,
-        blocking: tuple.mode == Mode::Blocking,
-        gathered: tuple.route == Route::Gathered,
-        overlap: tuple.overlap && tuple.launch != Launch::Persistent,
+        blocking: tuple.mode == CollectiveMode::Blocking,
+        gathered: tuple.route == ChunkRoute::Gathered,
+        overlap: tuple.overlap && tuple.launch != StartMethod::Persistent,
         packet: tuple.packet,
         grid: tuple.grid,
         root: args.root,
@@ -63,20 +63,25 @@ fn request(args: &Args, tuple: &Tuple, shape: Shape, rank: u32) -> Request {
     }
 }
 
-fn requests(args: &Args, tuples: &[Tuple], ranks: &Bootstrap) -> Vec<Request> {
+fn requests(args: &CollectiveArgs, tuples: &[CollectiveConfig], ranks: &Bootstrap) -> Vec<CollectiveRequest> {
     let (size, rank) = (ranks.size() as u64, ranks.rank() as u32);
     tuples.iter().map(|tuple| request(args, tuple, tuple.shape(size), rank)).collect()
 }
 
 /// Returns an upper bound of the heap size. Called before the world is opened, when it is not yet known whether rails
 /// are needed.
-pub fn heap_bytes(args: &Args, tuples: &[Tuple], ranks: &Bootstrap) -> u64 {
-    let several = args.node_size.is_some() || matches!(args.path, Path::Rails | Path::Direct) || !ranks.same_host();
+pub fn heap_bytes(args: &CollectiveArgs, tuples: &[CollectiveConfig], ranks: &Bootstrap) -> u64 {
+    let several = args.node_size.is_some() || matches!(args.path, PePath::Rails | PePath::Direct) || !ranks.same_host();
     collective::heap_bytes(&tuning(args), &requests(args, tuples, ranks), ranks.size() as u64, several)
 }
 
 impl Ours {
-    pub fn open(args: &Args, world: World, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Ours, Failure> {
+    pub fn open(
+        args: &CollectiveArgs,
+        world: World,
+        tuples: &[CollectiveConfig],
+        ranks: &mut Bootstrap,
+    ) -> Result<Ours, Failure> {
         // Ranks whose heaps are mapped.
         let mapped: Vec<u32> = (0..world.n_pes()).filter(|pe| world.is_mapped(*pe)).collect();
         let local = agreed::node_size(&mapped, ranks)?;
@@ -90,11 +95,11 @@ impl Ours {
     /// supported.
     pub fn prepare(
         &self,
-        tuple: &Tuple,
+        tuple: &CollectiveConfig,
         shape: &Shape,
         ranks: &mut Bootstrap,
     ) -> Result<Result<Prepared, String>, Failure> {
-        if tuple.place == Place::InPlace && self.memory(tuple.place, shape).is_none() {
+        if tuple.place == ResultPlacement::InPlace && self.memory(tuple.place, shape).is_none() {
             return Ok(Err(format!("{} does not support --place in-place", shape.operation.name())));
         }
         let request = request(&self.args, tuple, *shape, self.world.my_pe());
@@ -103,9 +108,9 @@ impl Ours {
 
     /// Returns the totals so far: bytes over mappings and puts as counted by the kernels, and bytes per rail as counted
     /// by the proxies.
-    pub fn moved(&self) -> Result<Moved, Failure> {
-        let collective::Moved { mapped, puts } = self.collective.moved()?;
-        Ok(Moved { mapped, puts, rails: world::rail_bytes(&self.world)? })
+    pub fn moved(&self) -> Result<RankTotals, Failure> {
+        let collective::KernelTotals { mapped, puts } = self.collective.moved()?;
+        Ok(RankTotals { mapped, puts, rails: world::rail_bytes(&self.world)? })
     }
 
     /// Checks that every signal was raised as often as kernels have waited for it.

@@ -4,7 +4,7 @@
 //! A rank's numbers repeat with a prime period, so that expected results, including sums, have the same period. A
 //! misplaced chunk is detected nevertheless, because no chunk size is a multiple of the period.
 
-use super::shape::{Element, Operation, Shape};
+use super::shape::{CollectiveOperation, Element, Shape};
 use half::{bf16, f16};
 use kernels::pattern::{mixed, seed};
 
@@ -21,7 +21,7 @@ pub const POISON: u8 = 0xA5;
 
 /// Result of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct PatternCheck {
     /// Number of wrong elements.
     pub wrong: u64,
     /// Number of ranks whose data is in the result. `None` if it cannot be derived from a wrong sum.
@@ -125,29 +125,32 @@ impl Pattern {
 
     /// Checks a rank's result. With `exactly`, sums must have been computed in the order that the kernels guarantee.
     /// Otherwise any order is accepted, and sums may deviate by ranks x epsilon x sum of magnitudes.
-    pub fn check(&self, rank: u64, result: &[u8], exactly: bool) -> Found {
+    pub fn check(&self, rank: u64, result: &[u8], exactly: bool) -> PatternCheck {
         let (shape, size) = (self.shape, self.element.bytes());
         let from =
             |other: u64, first: u64, part: &[u8]| differing(part, &self.given(other, first, part.len() as u64), size);
         let (mut wrong, mut heard) = (0, 0);
         match shape.operation {
-            Operation::AllToAll | Operation::AllGather => {
-                let first = if shape.operation == Operation::AllToAll { rank * shape.chunk / size } else { 0 };
+            CollectiveOperation::AllToAll | CollectiveOperation::AllGather => {
+                let first =
+                    if shape.operation == CollectiveOperation::AllToAll { rank * shape.chunk / size } else { 0 };
                 for (other, part) in result.chunks_exact(shape.chunk as usize).enumerate() {
                     let found = from(other as u64, first, part);
                     wrong += found;
                     heard += u64::from(found == 0);
                 }
-                Found { wrong, heard: Some(heard) }
+                PatternCheck { wrong, heard: Some(heard) }
             }
-            Operation::Broadcast | Operation::SendRecv => {
+            CollectiveOperation::Broadcast | CollectiveOperation::SendRecv => {
                 let before = (rank + shape.ranks - 1) % shape.ranks;
-                wrong = from(if shape.operation == Operation::Broadcast { self.root } else { before }, 0, result);
-                Found { wrong, heard: Some(if wrong == 0 { shape.ranks } else { shape.ranks - 1 }) }
+                wrong =
+                    from(if shape.operation == CollectiveOperation::Broadcast { self.root } else { before }, 0, result);
+                PatternCheck { wrong, heard: Some(if wrong == 0 { shape.ranks } else { shape.ranks - 1 }) }
             }
-            Operation::ReduceScatter | Operation::AllReduce => {
-                let first = if shape.operation == Operation::ReduceScatter { rank * shape.chunk / size } else { 0 };
-                let Some(sums) = &self.sums else { return Found::default() };
+            CollectiveOperation::ReduceScatter | CollectiveOperation::AllReduce => {
+                let first =
+                    if shape.operation == CollectiveOperation::ReduceScatter { rank * shape.chunk / size } else { 0 };
+                let Some(sums) = &self.sums else { return PatternCheck::default() };
                 wrong = if exactly {
                     differing(result, &tiled(&sums.exact, first * size, result.len() as u64), size)
                 } else {
@@ -157,7 +160,7 @@ impl Pattern {
                     let off = |value: f64, sum: f64, bound: f64| (value - sum).abs() > bound || value.is_nan();
                     values.zip(about).filter(|(value, (sum, bound))| off(*value, *sum, *bound)).count() as u64
                 };
-                Found { wrong, heard: (wrong == 0).then_some(shape.ranks) }
+                PatternCheck { wrong, heard: (wrong == 0).then_some(shape.ranks) }
             }
         }
     }
@@ -190,32 +193,37 @@ fn differing(found: &[u8], expected: &[u8], size: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn pattern(operation: Operation, element: Element) -> Pattern {
+    fn pattern(operation: CollectiveOperation, element: Element) -> Pattern {
         Pattern::new(element, Shape::new(operation, 3, 300_000, element.bytes()), 3, 1, 7)
     }
 
     #[test]
     fn single_wrong_element_is_detected_in_every_operation() {
         for element in [Element::F32, Element::Bf16, Element::F16] {
-            for operation in [Operation::AllToAll, Operation::AllGather, Operation::Broadcast, Operation::SendRecv] {
+            for operation in [
+                CollectiveOperation::AllToAll,
+                CollectiveOperation::AllGather,
+                CollectiveOperation::Broadcast,
+                CollectiveOperation::SendRecv,
+            ] {
                 let pattern = pattern(operation, element);
                 let shape = pattern.shape;
                 let mut result = match operation {
-                    Operation::AllToAll => {
+                    CollectiveOperation::AllToAll => {
                         (0..3).flat_map(|rank| pattern.input(rank)[2 * shape.chunk as usize..].to_vec()).collect()
                     }
-                    Operation::AllGather => (0..3).flat_map(|rank| pattern.input(rank)).collect::<Vec<u8>>(),
+                    CollectiveOperation::AllGather => (0..3).flat_map(|rank| pattern.input(rank)).collect::<Vec<u8>>(),
                     _ => pattern.input(1),
                 };
                 assert_eq!(
                     pattern.check(2, &result, true),
-                    Found { wrong: 0, heard: Some(3) },
+                    PatternCheck { wrong: 0, heard: Some(3) },
                     "{operation:?} {element:?}"
                 );
                 result[5] ^= 0x40;
                 assert_eq!(
                     pattern.check(2, &result, true),
-                    Found { wrong: 1, heard: Some(2) },
+                    PatternCheck { wrong: 1, heard: Some(2) },
                     "{operation:?} {element:?}"
                 );
             }
@@ -225,7 +233,7 @@ mod tests {
     #[test]
     fn sums_match_order_or_error_bound() {
         for element in [Element::F32, Element::Bf16, Element::F16] {
-            let pattern = pattern(Operation::AllReduce, element);
+            let pattern = pattern(CollectiveOperation::AllReduce, element);
             let inputs: Vec<Vec<f32>> = (0..3).map(|rank| numbers(element, rank, 7, PERIOD)).collect();
             let sum = |order: [usize; 3]| {
                 let sum = |at: usize| inputs[order[0]][at] + inputs[order[1]][at] + inputs[order[2]][at];
@@ -233,7 +241,7 @@ mod tests {
             };
             assert_eq!(pattern.check(0, &sum([0, 1, 2]), true).wrong, 0, "{element:?}");
             let other = sum([2, 1, 0]);
-            assert_eq!(pattern.check(0, &other, false), Found { wrong: 0, heard: Some(3) }, "{element:?}");
+            assert_eq!(pattern.check(0, &other, false), PatternCheck { wrong: 0, heard: Some(3) }, "{element:?}");
             if element == Element::F32 {
                 assert!(pattern.check(0, &other, true).wrong > 0, "another order shows");
             }

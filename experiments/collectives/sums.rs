@@ -1,22 +1,22 @@
 //! Rows per node and per job.
 
-use super::measure::{Collectives, Outcome};
+use super::measure::{CollectiveOutcome, Collectives};
 use super::{ALGBW, HEARD, NVLINK_BYTES, OPERATION, PUT_US, PUTS};
 use crate::columns::{BUSBW, CEILING, CEILING_PCT};
-use crate::nodes::{self, Sender};
+use crate::nodes::{self, RankContribution};
 use crate::runner::Rows;
-use crate::series::{Found, Measured};
+use crate::series::{CaseResults, RankResult};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::report::{Row, Status};
+use ginlab::report::{Row, RowStatus};
 
 impl Collectives {
     /// Returns rows per node and per job: the bytes that each rank's kernels moved to other ranks over mappings and
     /// rails, in that rank's own time.
-    pub fn sums(&self, row: &Row, all: &[Outcome], measured: &Measured, ranks: &Bootstrap) -> Rows {
-        if !self.args.per_node || row.status != Status::Ok {
+    pub fn sums(&self, row: &Row, all: &[CollectiveOutcome], measured: &CaseResults, ranks: &Bootstrap) -> Rows {
+        if !self.args.per_node || row.status != RowStatus::Ok {
             return Rows::new();
         }
-        let sender = |(rank, (outcome, found)): (usize, (&Outcome, &Found))| Sender {
+        let sender = |(rank, (outcome, found)): (usize, (&CollectiveOutcome, &RankResult))| RankContribution {
             rank,
             times: found.sample.times.clone(),
             bytes: outcome.mapped + outcome.rails.iter().sum::<u64>(),
@@ -25,7 +25,7 @@ impl Collectives {
             // The bytes are those of an operation of the verified pass, which is not timed.
             rail_us: Vec::new(),
         };
-        let senders: Vec<Sender> = all.iter().zip(&measured.0).enumerate().map(sender).collect();
+        let senders: Vec<RankContribution> = all.iter().zip(&measured.0).enumerate().map(sender).collect();
         // The percentage of line rate is only defined if rails carry all bytes.
         let by_rails = all.iter().all(|outcome| outcome.mapped == 0);
         let line = self.ours.world.line_rate().filter(|_| by_rails);

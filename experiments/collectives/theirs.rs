@@ -1,14 +1,14 @@
 //! NCCL's implementation.
 
-use super::args::Tuple;
+use super::args::CollectiveConfig;
 use super::ours::Ours;
-use super::shape::{Element, Operation, Place, Shape};
+use super::shape::{CollectiveOperation, Element, ResultPlacement, Shape};
 use crate::error::Failure;
-use crate::nccl_baseline::{Call, Communicator, NcclError, Type, Window};
+use crate::nccl_baseline::{Communicator, NcclError, NcclType, Operands, Window};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{DeviceError, Event, Launch, Stream};
 use ginlab::gin::Sym;
-use ginlab::gin::watch::{Watch, Work};
+use ginlab::gin::watch::{HostWait, Work};
 use std::time::Duration;
 
 impl From<NcclError> for Failure {
@@ -38,14 +38,14 @@ impl Registered {
     pub fn open(
         nccl: &Communicator,
         ours: &Ours,
-        tuples: &[Tuple],
+        tuples: &[CollectiveConfig],
         limit: Duration,
         ranks: &mut Bootstrap,
     ) -> Result<Result<Registered, String>, Failure> {
         let shapes: Vec<Shape> = tuples.iter().map(|tuple| tuple.shape(ranks.size() as u64)).collect();
         let most = |bytes: fn(&Shape) -> u64| shapes.iter().map(bytes).max().unwrap_or(0).max(16).next_multiple_of(256);
         let (inputs, outputs) = (most(Shape::input), most(|shape| shape.bytes.max(shape.output())));
-        let memory = shapes.first().and_then(|shape| ours.memory(Place::OutOfPlace, shape));
+        let memory = shapes.first().and_then(|shape| ours.memory(ResultPlacement::OutOfPlace, shape));
         let Some((from, to)) = memory else { return Ok(Err("no operation uses registered memory".into())) };
         match nccl.window((inputs + outputs) as usize, ranks, limit) {
             Err(NcclError::Missing(why)) => Ok(Err(why)),
@@ -73,20 +73,20 @@ impl Registered {
 /// An NCCL operation that can be appended to streams.
 pub struct Theirs<'a> {
     pub communicator: &'a mut Communicator,
-    pub operation: Operation,
-    pub call: Call,
+    pub operation: CollectiveOperation,
+    pub call: Operands,
     pub root: usize,
     pub limit: Duration,
 }
 
 /// Returns the NCCL arguments for the operation of a parameter combination between these addresses.
-pub fn call(tuple: &Tuple, shape: &Shape, from: u64, to: u64) -> Call {
+pub fn call(tuple: &CollectiveConfig, shape: &Shape, from: u64, to: u64) -> Operands {
     let of = match tuple.element {
-        Element::F32 => Type::F32,
-        Element::Bf16 => Type::Bf16,
-        Element::F16 => Type::F16,
+        Element::F32 => NcclType::F32,
+        Element::Bf16 => NcclType::Bf16,
+        Element::F16 => NcclType::F16,
     };
-    Call { from, to, count: (shape.message() / tuple.element.bytes()) as usize, of }
+    Operands { from, to, count: (shape.message() / tuple.element.bytes()) as usize, of }
 }
 
 impl Theirs<'_> {
@@ -96,12 +96,12 @@ impl Theirs<'_> {
         // the stream has ended. All ranks run the same parameter combinations.
         let appended = unsafe {
             match operation {
-                Operation::AllToAll => communicator.all_to_all(call, stream),
-                Operation::AllGather => communicator.all_gather(call, stream),
-                Operation::ReduceScatter => communicator.reduce(call, true, stream),
-                Operation::AllReduce => communicator.reduce(call, false, stream),
-                Operation::Broadcast => communicator.broadcast(call, *root, stream),
-                Operation::SendRecv => communicator.send_receive(call, stream),
+                CollectiveOperation::AllToAll => communicator.all_to_all(call, stream),
+                CollectiveOperation::AllGather => communicator.all_gather(call, stream),
+                CollectiveOperation::ReduceScatter => communicator.reduce(call, true, stream),
+                CollectiveOperation::AllReduce => communicator.reduce(call, false, stream),
+                CollectiveOperation::Broadcast => communicator.broadcast(call, *root, stream),
+                CollectiveOperation::SendRecv => communicator.send_receive(call, stream),
             }
         };
         appended.map_err(|error| DeviceError::Driver { call: operation.name().into(), text: error.to_string() })
@@ -109,7 +109,7 @@ impl Theirs<'_> {
 
     /// Waits for an event, with a limit, because NCCL's own waits are unbounded.
     pub fn wait(&mut self, event: &Event, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        let watch = Watch::new(ranks, Duration::ZERO).with_limit(self.limit);
+        let watch = HostWait::new(ranks, Duration::ZERO).with_limit(self.limit);
         watch.wait(self, Launch::ENDING, || event.is_complete())
     }
 }

@@ -2,15 +2,19 @@
 
 use crate::error::Failure;
 use crate::listing::{self, ListingArgs};
-use crate::program::{Program, catalog, program};
+use crate::program::{CommandSpec, catalog, program};
 use ginlab::report::compare::{Compared, Comparison, Verdict};
 use ginlab::report::run::Runs;
 use ginlab::report::{Header, Key, SCHEMA};
 use serde::Serialize;
 use std::path::PathBuf;
 
-pub const PROGRAMS: &[Program] =
-    &[program!("compare", "Compare two runs row by row: ratios, and verdicts that take noise into account", Args, run)];
+pub const PROGRAMS: &[CommandSpec] = &[program!(
+    "compare",
+    "Compare two runs row by row: ratios, and verdicts that take noise into account",
+    CompareArgs,
+    run
+)];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,7 +26,7 @@ Examples:
 /// Options of `ginlab compare`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct CompareArgs {
     /// Earlier run: a CSV file written by ginlab, or a directory
     #[arg(value_name = "A")]
     a: PathBuf,
@@ -55,7 +59,7 @@ struct Document<'a> {
 }
 
 /// Compares the runs and prints the table.
-fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &CompareArgs) -> Result<(), Failure> {
     args.listing.check()?;
     let [a, b] = [&args.a, &args.b].map(|path| Runs::find(std::slice::from_ref(path)));
     let (a, b) = (a?, b?);

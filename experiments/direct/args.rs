@@ -4,9 +4,9 @@ use crate::args::RepeatArgs;
 use crate::error::Failure;
 use crate::values::{List, Pin, counts, list, seconds, usage};
 use clap::ValueEnum;
-use efa_queue::Status as CardStatus;
-use ginlab::cuda::{Choice, DeviceError};
-use ginlab::direct::{Faults, QueueOptions};
+use efa_queue::CompletionStatus;
+use ginlab::cuda::{DeviceChoice, DeviceError};
+use ginlab::direct::{QueueFaults, QueueOptions};
 use ginlab::measure::size;
 use itertools::iproduct;
 use std::time::Duration;
@@ -23,10 +23,10 @@ Examples:
 /// Options of `ginlab direct`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct DirectArgs {
     /// Device that runs kernels: gpu, emulated (CPU threads), or auto (the GPU if there is one)
     #[arg(short = 'd', long, default_value = "auto", value_enum, hide_possible_values = true)]
-    pub device: Choice,
+    pub device: DeviceChoice,
     /// Cases to measure, interleaved: direct (completions from the queue), counter (completions from the NIC's counter;
     /// one queue per block), ring (ring and proxy), vendor (only a counter, as vendors' device code waits)
     #[arg(
@@ -39,7 +39,7 @@ pub struct Args {
         value_delimiter = ',',
         hide_possible_values = true
     )]
-    pub cases: Vec<Case>,
+    pub cases: Vec<DirectCase>,
     /// Waits of the kernel: quiet (after each put), nbi (only at the end)
     #[arg(
         short = 'm',
@@ -50,7 +50,7 @@ pub struct Args {
         value_delimiter = ',',
         hide_possible_values = true
     )]
-    pub mode: Vec<Mode>,
+    pub mode: Vec<DirectMode>,
     /// Number of blocks; a list to sweep
     #[arg(short = 'g', long, default_value = "1,8", value_name = "LIST", value_parser = counts::<u32>(1 << 16))]
     pub grid: List<u32>,
@@ -100,7 +100,7 @@ pub struct Args {
 
 /// Measured case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Case {
+pub enum DirectCase {
     /// Queues of the NIC, completions from the completion queue
     Direct,
     /// Queues of the NIC, completions from the NIC's counter
@@ -113,7 +113,7 @@ pub enum Case {
 
 /// Waits of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
+pub enum DirectMode {
     /// Wait after each put
     Quiet,
     /// One wait at the end
@@ -123,7 +123,7 @@ pub enum Mode {
 /// A fault of the NIC, and the number of the request at which it occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultAt {
-    Status(CardStatus, u64),
+    Status(CompletionStatus, u64),
     Lose(u64),
     Short(u64),
     Twice(u64),
@@ -139,7 +139,7 @@ impl std::str::FromStr for FaultAt {
     fn from_str(text: &str) -> Result<FaultAt, String> {
         let parsed = text.split_once('@').and_then(|(name, at)| {
             let at = at.parse().ok()?;
-            let status = CardStatus::ALL.into_iter().skip(1).find(|status| status.name() == name);
+            let status = CompletionStatus::ALL.into_iter().skip(1).find(|status| status.name() == name);
             match (name, status) {
                 (_, Some(status)) => Some(FaultAt::Status(status, at)),
                 ("lose", _) => Some(FaultAt::Lose(at)),
@@ -153,7 +153,7 @@ impl std::str::FromStr for FaultAt {
             }
         });
         parsed.ok_or_else(|| {
-            let names: Vec<&str> = CardStatus::ALL.into_iter().skip(1).map(CardStatus::name).collect();
+            let names: Vec<&str> = CompletionStatus::ALL.into_iter().skip(1).map(CompletionStatus::name).collect();
             format!(
                 "invalid fault {text:?}: expected NAME@REQUEST, where NAME is lose, short, twice, dead, overrun, back, \
                  batch, {}",
@@ -170,19 +170,19 @@ fn bytes(text: &str) -> Result<List<u32>, String> {
 
 /// A combination of parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuple {
-    pub mode: Mode,
+pub struct DirectConfig {
+    pub mode: DirectMode,
     pub queues: u32,
     pub grid: u32,
     pub block: u32,
     pub bytes: u32,
 }
 
-impl Args {
+impl DirectArgs {
     /// Returns all parameter combinations.
-    pub fn tuples(&self) -> Vec<Tuple> {
+    pub fn tuples(&self) -> Vec<DirectConfig> {
         let all = iproduct!(&self.mode, &self.queues[..], &self.grid[..], &self.block[..], &self.bytes[..]);
-        let tuple = |(&mode, &queues, &grid, &block, &bytes)| Tuple { mode, queues, grid, block, bytes };
+        let tuple = |(&mode, &queues, &grid, &block, &bytes)| DirectConfig { mode, queues, grid, block, bytes };
         all.map(tuple).filter(|tuple| tuple.queues <= tuple.grid).collect()
     }
 
@@ -215,8 +215,8 @@ impl Args {
     }
 
     /// Returns the faults of the NIC.
-    pub fn faults(&self) -> Faults {
-        let mut faults = Faults::default();
+    pub fn faults(&self) -> QueueFaults {
+        let mut faults = QueueFaults::default();
         for fault in self.fault.iter().flatten() {
             match *fault {
                 FaultAt::Status(status, at) => faults.fail.push((at, status as u8)),

@@ -1,23 +1,23 @@
 //! Measurement of one parameter combination: the cases, interleaved, with verification.
 
-use super::args::{Args, Case, FaultAt, Mode, Tuple};
-use super::{DEPTH, Direct, MAX_BATCH, QUEUES, THREADS};
+use super::args::{DirectArgs, DirectCase, DirectConfig, DirectMode, FaultAt};
+use super::{DEPTH, DirectExperiment, MAX_BATCH, QUEUES, THREADS};
 use crate::columns::POST;
 use crate::error::Failure;
 use crate::runner::Rows;
-use crate::series::{Bench, Measured, Sample, Series};
+use crate::series::{Bench, CaseResults, Sample, SeriesOptions};
 use crate::values;
 use efa_queue::request::To;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, DeviceError, Place};
+use ginlab::cuda::{Buffer, DeviceError, MemoryLocation};
 use ginlab::direct::{CardOptions, QueueMemory, QueueTable, Regions, SoftNic};
 use ginlab::measure::pattern;
 use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::measure::stats::Summary;
-use ginlab::report::{Row, Status};
+use ginlab::report::{Row, RowStatus};
 use ginlab::signals;
 use kernels::block::BlockResult;
-use kernels::direct::Failure as QueueFailure;
+use kernels::direct::QueueFailure;
 use kernels::direct_put::{DIRECT_PUT, DirectPutArgs, slot_seed};
 use kernels::put_kernel::{PUT_KERNEL, PutArgs, SCOPE_THREAD};
 use kernels::ring::Status as DeviceStatus;
@@ -36,10 +36,10 @@ const POSTED: usize = 0;
 
 /// The cases of a parameter combination.
 struct Puts<'a> {
-    direct: &'a Direct,
-    tuple: &'a Tuple,
+    direct: &'a DirectExperiment,
+    tuple: &'a DirectConfig,
     /// The software NIC and its queues of each case but the ring.
-    cards: Vec<(Case, SoftNic, QueueTable)>,
+    cards: Vec<(DirectCase, SoftNic, QueueTable)>,
     memory: Memory,
 }
 
@@ -51,38 +51,38 @@ struct Memory {
 }
 
 /// Measures one parameter combination.
-pub async fn measure(direct: &Direct, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+pub async fn measure(direct: &DirectExperiment, tuple: &DirectConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
     let args = &direct.args;
     let threads = u64::from(tuple.grid) * u64::from(tuple.block);
     let bytes = threads * u64::from(VERIFIED) * u64::from(stride(tuple));
     let memory = Memory {
-        source: direct.device.allocate(Place::Host, bytes as usize)?,
-        destination: direct.device.allocate(Place::Host, bytes as usize)?,
-        results: direct.device.allocate(Place::Device, tuple.grid as usize * size_of::<BlockResult>())?,
-        tickets: direct.device.allocate(Place::Device, (threads * 8) as usize)?,
+        source: direct.device.allocate(MemoryLocation::Host, bytes as usize)?,
+        destination: direct.device.allocate(MemoryLocation::Host, bytes as usize)?,
+        results: direct.device.allocate(MemoryLocation::Device, tuple.grid as usize * size_of::<BlockResult>())?,
+        tickets: direct.device.allocate(MemoryLocation::Device, (threads * 8) as usize)?,
     };
     let mut rows = Rows::new();
     let mut puts = Puts { direct, tuple, cards: Vec::new(), memory };
-    let has_floor = tuple.mode == Mode::Quiet && tuple.grid == 1 && tuple.block == 1 && args.fault.is_none();
+    let has_floor = tuple.mode == DirectMode::Quiet && tuple.grid == 1 && tuple.block == 1 && args.fault.is_none();
     // `None` is the lower bound.
-    let mut cases: Vec<Option<Case>> = has_floor.then_some(None).into_iter().collect();
+    let mut cases: Vec<Option<DirectCase>> = has_floor.then_some(None).into_iter().collect();
     for &case in &args.cases {
         if let Some(why) = skipped(case, tuple) {
             let mut row = blank(direct, tuple, &values::name(case));
-            row.status = Status::Skipped(why.into());
+            row.status = RowStatus::Skipped(why.into());
             rows.push((row, Vec::new()));
             continue;
         }
-        if case != Case::Ring {
+        if case != DirectCase::Ring {
             let (card, table) = card(direct, tuple, case, None)?;
             puts.cards.push((case, card, table));
         }
         cases.push(Some(case));
     }
     let iterations = args.iterations.unwrap_or(if direct.is_gpu() { 2000 } else { 50 }).into();
-    let series = Series { warmup: iterations, iterations, ..args.repeat.series("a repeat") };
+    let series = SeriesOptions { warmup: iterations, iterations, ..args.repeat.series("a repeat") };
     let Some(results) = series.measure(&mut puts, &cases, ranks).await? else { return Ok(rows) };
-    let row = |case: Option<Case>, measured: &Measured| {
+    let row = |case: Option<DirectCase>, measured: &CaseResults| {
         let mut row = blank(direct, tuple, &case.map_or_else(|| FLOOR.into(), values::name));
         row.iterations = Some(iterations);
         match case {
@@ -94,28 +94,28 @@ pub async fn measure(direct: &Direct, tuple: &Tuple, ranks: &mut Bootstrap) -> R
     };
     let baselines = |case| match case {
         None => Vec::new(),
-        Some(Case::Ring) => vec![None],
-        Some(_) => vec![None, Some(Case::Ring)],
+        Some(DirectCase::Ring) => vec![None],
+        Some(_) => vec![None, Some(DirectCase::Ring)],
     };
     rows.extend(results.rows(row, baselines));
     Ok(rows)
 }
 
 impl Bench for Puts<'_> {
-    type Case = Option<Case>;
+    type Case = Option<DirectCase>;
 
-    async fn verify(&mut self, case: Option<Case>, _: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+    async fn verify(&mut self, case: Option<DirectCase>, _: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         // A pass with another fault does not end, or ends with its error.
         let completes = self.direct.args.fault.iter().flatten().all(|fault| matches!(fault, FaultAt::Short(_)));
         match case {
-            Some(case @ (Case::Direct | Case::Counter)) if completes => {
+            Some(case @ (DirectCase::Direct | DirectCase::Counter)) if completes => {
                 Ok(Some(verify(self.direct, self.tuple, &self.memory, case)?))
             }
             _ => Ok(None),
         }
     }
 
-    async fn run(&mut self, case: Option<Case>, iterations: u64, _: &mut Bootstrap) -> Result<Sample, Failure> {
+    async fn run(&mut self, case: Option<DirectCase>, iterations: u64, _: &mut Bootstrap) -> Result<Sample, Failure> {
         let Puts { direct, tuple, cards, memory } = self;
         let Some(case) = case else {
             // The round trip of a put: its bytes, a fence, a flag, and the answer.
@@ -134,18 +134,18 @@ impl Bench for Puts<'_> {
     }
 }
 
-fn skipped(case: Case, tuple: &Tuple) -> Option<&'static str> {
-    let by_counter = matches!(case, Case::Counter | Case::Vendor);
+fn skipped(case: DirectCase, tuple: &DirectConfig) -> Option<&'static str> {
+    let by_counter = matches!(case, DirectCase::Counter | DirectCase::Vendor);
     (by_counter && tuple.queues != tuple.grid).then_some(
         "a counter does not identify completed requests: requires one queue per block (set --queues to the --grid)",
     )
 }
 
-fn stride(tuple: &Tuple) -> u32 {
+fn stride(tuple: &DirectConfig) -> u32 {
     tuple.bytes.next_multiple_of(64)
 }
 
-fn blank(direct: &Direct, tuple: &Tuple, case: &str) -> Row {
+fn blank(direct: &DirectExperiment, tuple: &DirectConfig, case: &str) -> Row {
     let mut row = Row::new("direct", case, direct.device.name(), "null");
     row.mode = Some(values::name(tuple.mode));
     row.memory = Some("pinned".into());
@@ -159,12 +159,12 @@ fn blank(direct: &Direct, tuple: &Tuple, case: &str) -> Row {
 
 /// Starts a software NIC with queues for a case. It moves bytes only if it has regions.
 fn card(
-    direct: &Direct,
-    tuple: &Tuple,
-    case: Case,
+    direct: &DirectExperiment,
+    tuple: &DirectConfig,
+    case: DirectCase,
     regions: Option<Regions>,
 ) -> Result<(SoftNic, QueueTable), Failure> {
-    let by_counter = matches!(case, Case::Counter | Case::Vendor);
+    let by_counter = matches!(case, DirectCase::Counter | DirectCase::Vendor);
     let queue = |_| QueueMemory::new(&direct.device, direct.args.queue(by_counter));
     let queues = (0..tuple.queues).map(queue).collect::<Result<Vec<_>, _>>()?;
     let table = QueueTable::new(&direct.device, &queues)?;
@@ -183,7 +183,7 @@ fn card(
 }
 
 /// Runs a verification pass. Returns the number of puts whose bytes are not at the destination.
-fn verify(direct: &Direct, tuple: &Tuple, memory: &Memory, case: Case) -> Result<u64, Failure> {
+fn verify(direct: &DirectExperiment, tuple: &DirectConfig, memory: &Memory, case: DirectCase) -> Result<u64, Failure> {
     let bytes = memory.source.bytes();
     memory.destination.write(0, &vec![0xa5u8; bytes])?;
     let region = |buffer: &Buffer| (buffer.address(), bytes as u64);
@@ -203,25 +203,25 @@ fn verify(direct: &Direct, tuple: &Tuple, memory: &Memory, case: Case) -> Result
 }
 
 fn put_args(
-    direct: &Direct,
-    tuple: &Tuple,
+    direct: &DirectExperiment,
+    tuple: &DirectConfig,
     memory: &Memory,
     table: &QueueTable,
     iterations: u32,
-    case: Case,
+    case: DirectCase,
 ) -> DirectPutArgs {
     let back_at = direct.args.back_at();
     DirectPutArgs {
         queues: table.pointer(),
         queue_count: tuple.queues,
         iterations,
-        quiet_every: u32::from(tuple.mode == Mode::Quiet),
+        quiet_every: u32::from(tuple.mode == DirectMode::Quiet),
         window: 1,
         bytes: tuple.bytes,
         stride: stride(tuple),
         fill: 0,
         seed: 1,
-        counter_alone: u32::from(case == Case::Vendor),
+        counter_alone: u32::from(case == DirectCase::Vendor),
         back_at,
         to: To { handle: 1, pair: 2, key: 3 },
         local_key: KEYS.0,
@@ -235,8 +235,8 @@ fn put_args(
 /// Runs one launch over the NIC's queues. Returns the microseconds until all puts have completed, and until all were
 /// posted.
 fn run_queues(
-    direct: &Direct,
-    tuple: &Tuple,
+    direct: &DirectExperiment,
+    tuple: &DirectConfig,
     memory: &Memory,
     card: &SoftNic,
     args: DirectPutArgs,
@@ -278,7 +278,12 @@ fn run_queues(
 }
 
 /// Runs the same puts through ring and proxy.
-fn run_ring(direct: &Direct, tuple: &Tuple, memory: &Memory, iterations: u32) -> Result<(f64, f64), Failure> {
+fn run_ring(
+    direct: &DirectExperiment,
+    tuple: &DirectConfig,
+    memory: &Memory,
+    iterations: u32,
+) -> Result<(f64, f64), Failure> {
     let Some(group) = &direct.group else { return Err(Failure::Run("no proxy was started".into())) };
     let args = PutArgs {
         rings: group.table().pointer(),
@@ -294,7 +299,7 @@ fn run_ring(direct: &Direct, tuple: &Tuple, memory: &Memory, iterations: u32) ->
         window: 1,
         iterations,
         first_iteration: 0,
-        quiet_every: u32::from(tuple.mode == Mode::Quiet),
+        quiet_every: u32::from(tuple.mode == DirectMode::Quiet),
         fill: 0,
         ahead: 1,
         tickets: memory.tickets.pointer(),
@@ -320,7 +325,7 @@ fn run_ring(direct: &Direct, tuple: &Tuple, memory: &Memory, iterations: u32) ->
     }
 }
 
-fn results(memory: &Memory, tuple: &Tuple) -> Result<Vec<BlockResult>, Failure> {
+fn results(memory: &Memory, tuple: &DirectConfig) -> Result<Vec<BlockResult>, Failure> {
     let mut blocks = vec![BlockResult::default(); tuple.grid as usize];
     memory.results.read(0, &mut blocks)?;
     Ok(blocks)
@@ -334,8 +339,9 @@ fn elapsed(blocks: &[BlockResult]) -> (f64, f64) {
 }
 
 /// Returns the maximum number of bytes of a source, which is the size of the proxies' regions.
-pub fn most_bytes(args: &Args) -> u64 {
-    let bytes =
-        |tuple: &Tuple| u64::from(tuple.grid) * u64::from(tuple.block) * u64::from(VERIFIED) * u64::from(stride(tuple));
+pub fn most_bytes(args: &DirectArgs) -> u64 {
+    let bytes = |tuple: &DirectConfig| {
+        u64::from(tuple.grid) * u64::from(tuple.block) * u64::from(VERIFIED) * u64::from(stride(tuple))
+    };
     args.tuples().iter().map(bytes).max().unwrap_or(64)
 }

@@ -5,21 +5,21 @@ mod measure;
 
 use crate::columns::POST;
 use crate::error::Failure;
-use crate::program::Program;
+use crate::program::CommandSpec;
 use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::{check_grid, usage};
-use args::{Args, Case, Tuple};
+use args::{DirectArgs, DirectCase, DirectConfig};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Device, Place};
+use ginlab::cuda::{Buffer, Device, MemoryLocation};
 use ginlab::fabric::libfabric::RailOptions;
-use ginlab::fabric::{Access, Fabric, Memory, RailPlan};
+use ginlab::fabric::{Access, Fabric, MemoryRange, RailPlan};
 use ginlab::gin::seat::{CoreWants, RailWants, Seat, Wants};
-use ginlab::proxy::{Bytes, Cores, GroupOptions, GroupRegion, Proxy, ProxyGroup};
+use ginlab::proxy::{Cores, GroupOptions, GroupRegion, Proxy, ProxyGroup, RegionMemory};
 use ginlab::report::{About, Column, Header, Headline, Key, Plot, Row};
 use ginlab::ring::{self, RingPlace};
 use ginlab::versions::Versions;
 
-pub const PROGRAMS: &[Program] = &[program::<Direct>()];
+pub const PROGRAMS: &[CommandSpec] = &[program::<DirectExperiment>()];
 
 const QUEUES: Column =
     Column::chosen("queues", "", "Number of the NIC's queues that are used concurrently").shown("queues", 6);
@@ -31,8 +31,8 @@ const MAX_BATCH: Column =
 
 /// State for all parameter combinations. Fields are dropped in order: the proxies must release the memory before it is
 /// freed.
-pub struct Direct {
-    args: Args,
+pub struct DirectExperiment {
+    args: DirectArgs,
     device: Device,
     /// Ring and proxy over null rails.
     group: Option<ProxyGroup>,
@@ -42,7 +42,7 @@ pub struct Direct {
     cores: Cores,
 }
 
-impl Direct {
+impl DirectExperiment {
     fn is_gpu(&self) -> bool {
         matches!(self.device, Device::Gpu(_))
     }
@@ -57,9 +57,9 @@ impl Direct {
     }
 }
 
-impl Experiment for Direct {
-    type Args = Args;
-    type Tuple = Tuple;
+impl Experiment for DirectExperiment {
+    type Args = DirectArgs;
+    type Config = DirectConfig;
 
     const ABOUT: About = About {
         columns: &[QUEUES, THREADS, DEPTH, MAX_BATCH, POST],
@@ -79,7 +79,7 @@ impl Experiment for Direct {
         ..About::new("direct", "Measure kernels that write a NIC's queues themselves, compared with ring and proxy")
     };
 
-    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+    fn plan(args: &mut DirectArgs) -> Result<Plan<DirectConfig>, Failure> {
         args.check()?;
         let tuples = args.tuples();
         if tuples.is_empty() {
@@ -88,8 +88,12 @@ impl Experiment for Direct {
         Ok(Plan::alone(tuples))
     }
 
-    async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Direct, Header), Failure> {
-        let has_ring = args.cases.contains(&Case::Ring);
+    async fn open(
+        args: &DirectArgs,
+        tuples: &mut Vec<DirectConfig>,
+        ranks: &mut Bootstrap,
+    ) -> Result<(DirectExperiment, Header), Failure> {
+        let has_ring = args.cases.contains(&DirectCase::Ring);
         let rails = RailWants { fabric: &Fabric::Null, count: 1, options: RailOptions::default() };
         let mut seat = Seat::open(ranks, Wants { rails: has_ring.then_some(rails), ..Wants::new(args.device) })?;
         tuples.iter().try_for_each(|tuple| check_grid(&seat.device, tuple.grid, tuple.block))?;
@@ -97,7 +101,8 @@ impl Experiment for Direct {
         let busy = threads + if matches!(seat.device, Device::Gpu(_)) { 1 } else { 2 };
         seat.choose_cores(ranks, CoreWants { pin: &args.pin, threads, busy })?;
         let Seat { device, rails, cores, notes, .. } = seat;
-        let mut direct = Direct { args: args.clone(), device, group: None, _chosen: None, _memory: None, cores };
+        let mut direct =
+            DirectExperiment { args: args.clone(), device, group: None, _chosen: None, _memory: None, cores };
         if let Some(chosen) = rails {
             direct.start_proxies(ranks, chosen)?;
         }
@@ -112,7 +117,7 @@ impl Experiment for Direct {
         Ok((direct, header))
     }
 
-    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    async fn tuple(&mut self, tuple: &DirectConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         measure::measure(self, tuple, ranks).await
     }
 
@@ -124,14 +129,14 @@ impl Experiment for Direct {
     }
 }
 
-impl Direct {
+impl DirectExperiment {
     fn start_proxies(&mut self, ranks: &mut Bootstrap, chosen: RailPlan) -> Result<(), Failure> {
         let bytes = measure::most_bytes(&self.args) as usize;
-        let memory = self.device.allocate(Place::Host, 64)?;
+        let memory = self.device.allocate(MemoryLocation::Host, 64)?;
         // Null rails move no bytes, so only the length of their regions matters.
-        let region = Memory { address: memory.address(), bytes, cuda_device: None };
+        let region = MemoryRange { address: memory.address(), bytes, cuda_device: None };
         let regions = [Access::SOURCE, Access::REMOTE_WRITE];
-        let regions = regions.map(|access| GroupRegion { bytes: Bytes::Here(region), access });
+        let regions = regions.map(|access| GroupRegion { bytes: RegionMemory::Here(region), access });
         let cpus = self.cores.cpus.iter().take(self.args.threads as usize).copied().collect();
         let own = Cores { cpus, ..self.cores.clone() };
         let options = GroupOptions {

@@ -3,12 +3,12 @@
 //!
 //! Every rail has its own flow, so that a rail that stalls does not affect the others.
 
-use super::Args;
+use super::DoctorArgs;
 use crate::error::Failure;
 use crate::job::check_room;
 use crate::rails::check_provider;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{self, Choice, Device};
+use ginlab::cuda::{self, Device, DeviceChoice};
 use ginlab::fabric::any::AnyRail;
 use ginlab::fabric::discover::Reach;
 use ginlab::fabric::libfabric::RailOptions;
@@ -31,7 +31,7 @@ pub struct OwnRail {
 
 /// Sizes of the memory of each rail.
 #[derive(Clone, Copy)]
-pub struct Sizes {
+pub struct RailMemorySizes {
     pub source: usize,
     pub inbox: usize,
 }
@@ -60,7 +60,13 @@ impl Met {
 }
 
 /// Opens `rails` rails of this rank. With `all`, the choice depends neither on a GPU nor on other ranks of the host.
-pub fn open(args: &Args, rails: usize, sizes: Sizes, all: bool, ranks: &Bootstrap) -> Result<Vec<OwnRail>, String> {
+pub fn open(
+    args: &DoctorArgs,
+    rails: usize,
+    sizes: RailMemorySizes,
+    all: bool,
+    ranks: &Bootstrap,
+) -> Result<Vec<OwnRail>, String> {
     let said = |failure: Failure| failure.text().unwrap_or_default();
     let fabric = check_provider(args.job.provider.as_deref(), &args.job.domain).map_err(said)?;
     let place = RankPlace {
@@ -94,8 +100,8 @@ pub fn open(args: &Args, rails: usize, sizes: Sizes, all: bool, ranks: &Bootstra
 }
 
 /// Returns the PCI address of the GPU that a rank with this index on its host uses.
-fn near_gpu(args: &Args, local_rank: usize) -> Option<ginlab::topology::pci::PciAddress> {
-    if args.job.device == Choice::Emulated {
+fn near_gpu(args: &DoctorArgs, local_rank: usize) -> Option<ginlab::topology::pci::PciAddress> {
+    if args.job.device == DeviceChoice::Emulated {
         return None;
     }
     let gpus = cuda::visible_gpus().ok().filter(|gpus| !gpus.is_empty())?;

@@ -11,20 +11,20 @@ mod table;
 use crate::error::Failure;
 use crate::job::JobArgs;
 use crate::listing::{ListingArgs, recorded};
-use crate::program::{Program, program};
+use crate::program::{CommandSpec, program};
 use ginlab::doctor::gate;
 use ginlab::doctor::instances::Instance;
-use ginlab::doctor::{self, CHECKS, Finding, Machine, Requirements, State};
+use ginlab::doctor::{self, CHECKS, CheckState, Finding, Machine, Requirements};
 use ginlab::measure::size;
 use ginlab::versions::Versions;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use table::{InstanceName, More};
 
-pub const PROGRAMS: &[Program] = &[program!(
+pub const PROGRAMS: &[CommandSpec] = &[program!(
     "doctor",
     "Check for obstacles to a run and print remedies: limits, EFA, GPUs, NUMA, network",
-    Args,
+    DoctorArgs,
     run
 )];
 
@@ -43,7 +43,7 @@ Exit codes: 0 no check failed (with --strict: or warned), 3 a check failed, 2 us
 /// Options of `ginlab doctor`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct DoctorArgs {
     /// Check a recorded machine: a directory with files of /proc, /sys, /dev and /etc, or with fi_info.yaml, lspci.txt
     /// and ls_sys_bus_pci_devices.txt
     #[arg(long, value_name = "DIR", conflicts_with_all = ["peers", "wait"])]
@@ -136,7 +136,7 @@ fn check_name(text: &str) -> Result<String, String> {
     }
 }
 
-fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &DoctorArgs) -> Result<(), Failure> {
     args.output.check()?;
     let findings = if args.peers {
         peers::run(args)?
@@ -145,7 +145,7 @@ fn run(args: &Args) -> Result<(), Failure> {
             Some(folder) => {
                 let machine = Machine::recorded(folder, wanted(args))
                     .map_err(|error| Failure::Usage(format!("--from {error}")))?;
-                (recorded(folder), Looked::at(args, &machine)?)
+                (recorded(folder), MachineChecks::at(args, &machine)?)
             }
             None => {
                 let mut header = Versions::header();
@@ -163,13 +163,13 @@ fn run(args: &Args) -> Result<(), Failure> {
     findings.map_or(Ok(()), |findings| verdict(&findings, args.strict))
 }
 
-fn wanted(args: &Args) -> Requirements {
+fn wanted(args: &DoctorArgs) -> Requirements {
     Requirements {
         efa: args.require_efa || args.gate || args.job.provider.as_deref() == Some("efa"),
         other_provider: args.job.provider.as_deref().is_some_and(|provider| !provider.starts_with("efa")),
         instance: args.instance.clone(),
         cards: args.cards,
-        emulated: args.job.device == ginlab::cuda::Choice::Emulated,
+        emulated: args.job.device == ginlab::cuda::DeviceChoice::Emulated,
         staged: args.staged_is_fine,
         developer: args.dev,
         interfaces: args.job.meet.bootstrap_if.clone(),
@@ -178,7 +178,7 @@ fn wanted(args: &Args) -> Requirements {
 
 /// Results of the checks of one machine.
 #[derive(Default)]
-struct Looked {
+struct MachineChecks {
     findings: Vec<Finding>,
     /// Duration of the checks, in one line.
     took: String,
@@ -187,8 +187,8 @@ struct Looked {
     more: More,
 }
 
-impl Looked {
-    fn at(args: &Args, machine: &Machine) -> Result<Looked, Failure> {
+impl MachineChecks {
+    fn at(args: &DoctorArgs, machine: &Machine) -> Result<MachineChecks, Failure> {
         let fit = if args.only.is_empty() { doctor::only_emulated(machine) } else { None };
         let mut findings = doctor::examine(machine, &args.only);
         let named = InstanceName { kind: machine.instance(), id: machine.instance_id() };
@@ -207,12 +207,12 @@ impl Looked {
             figures = Some(all);
         }
         let more = More { fit, instance, figures, rates: None };
-        Ok(Looked { findings, took: machine.took.text(), more })
+        Ok(MachineChecks { findings, took: machine.took.text(), more })
     }
 }
 
 /// Checks this machine, and runs trials.
-fn examine(args: &Args) -> Result<Looked, Failure> {
+fn examine(args: &DoctorArgs) -> Result<MachineChecks, Failure> {
     let deadline = Instant::now() + Duration::from_secs(args.wait);
     let mut machine = Machine::here(wanted(args));
     // On some instances, EFA devices appear only after the system has started.
@@ -230,16 +230,16 @@ fn examine(args: &Args) -> Result<Looked, Failure> {
     if wants(args, "nvlink") {
         machine.look_again();
     }
-    Looked::at(args, &machine)
+    MachineChecks::at(args, &machine)
 }
 
-fn wants(args: &Args, check: &str) -> bool {
+fn wants(args: &DoctorArgs, check: &str) -> bool {
     args.only.is_empty() || args.only.iter().any(|name| name == check)
 }
 
 /// Returns the failure for the worst finding, which determines the exit code.
 fn verdict(findings: &[Finding], strict: bool) -> Result<(), Failure> {
-    let stops = |finding: &&Finding| finding.state == State::Fail || (strict && finding.state == State::Warn);
+    let stops = |finding: &&Finding| finding.state == CheckState::Fail || (strict && finding.state == CheckState::Warn);
     let names: Vec<String> =
         findings.iter().filter(stops).map(|finding| format!("{} on {}", finding.check, finding.host)).collect();
     match names.len() {

@@ -2,14 +2,14 @@
 //! rail. A missing rank, a host without rails and a rail without a peer are findings: the table and the document are
 //! written in any case.
 
-use super::meet::{self, Sizes};
+use super::meet::{self, RailMemorySizes};
 use super::table::More;
-use super::{Args, Looked, examine, rates, reach, table, wanted};
+use super::{DoctorArgs, MachineChecks, examine, rates, reach, table, wanted};
 use crate::error::Failure;
 use crate::ranks::{Ranks, with_ranks};
 use ginlab::bootstrap::{Bootstrap, is_spawned_child};
-use ginlab::doctor::peers::{self, RankInfo, compare};
-use ginlab::doctor::tournament::Verdict;
+use ginlab::doctor::peers::{self, DoctorRankInfo, compare};
+use ginlab::doctor::tournament::TournamentVerdict;
 use ginlab::doctor::{Finding, Machine};
 use ginlab::fabric::discover;
 use ginlab::versions::Versions;
@@ -25,13 +25,13 @@ struct Gathered {
     is_first: bool,
     findings: Vec<Finding>,
     notes: Vec<String>,
-    cards: Vec<RankInfo>,
+    cards: Vec<DoctorRankInfo>,
     clocks: Vec<(f64, f64)>,
-    rates: Option<Verdict>,
+    rates: Option<TournamentVerdict>,
 }
 
 /// Returns all findings on rank 0, and `None` on other ranks.
-pub fn run(args: &Args) -> Result<Option<Vec<Finding>>, Failure> {
+pub fn run(args: &DoctorArgs) -> Result<Option<Vec<Finding>>, Failure> {
     let ranks = Ranks { partial: true, ..args.job.ranks(Vec::new(), |_| Ok(()))? };
     let mut all = Gathered::default();
     let mut started = false;
@@ -63,24 +63,24 @@ pub fn run(args: &Args) -> Result<Option<Vec<Finding>>, Failure> {
 
 /// Checks this machine for a job whose rank 0 cannot be reached, without trials, which other ranks of this machine
 /// would make at the same time.
-fn alone(args: &Args, why: &str) -> Result<Vec<Finding>, Failure> {
-    let mut findings = examine(&Args { no_smoke: true, ..args.clone() })?.findings;
+fn alone(args: &DoctorArgs, why: &str) -> Result<Vec<Finding>, Failure> {
+    let mut findings = examine(&DoctorArgs { no_smoke: true, ..args.clone() })?.findings;
     findings.push(peers::lost(why));
     table::print(&findings)?;
     Ok(findings)
 }
 
-fn gather(args: &Args, ranks: &mut Bootstrap, all: &mut Gathered) -> Result<(), Failure> {
+fn gather(args: &DoctorArgs, ranks: &mut Bootstrap, all: &mut Gathered) -> Result<(), Failure> {
     all.is_first = ranks.rank() == 0;
     // Other ranks wait while one rank per machine runs its checks, whose trials have their own limits.
     ranks.set_timeout(args.job.meet.timeout * 2 + Duration::from_secs(args.wait + 180));
     // Only one rank per machine performs the checks. The others would have the same findings, and would occupy the same
     // NICs at the same time.
-    let mine = if ranks.local_rank() == 0 { examine(args)? } else { Looked::default() };
+    let mine = if ranks.local_rank() == 0 { examine(args)? } else { MachineChecks::default() };
     all.findings.clone_from(&mine.findings);
     let machine = Machine::bus(wanted(args));
     let seen = |count: usize| machine.bus_unseen().is_none().then_some(count);
-    let mut card = RankInfo::here(versions(), seen(machine.usable_cards()), seen(machine.gpus().len()));
+    let mut card = DoctorRankInfo::here(versions(), seen(machine.usable_cards()), seen(machine.gpus().len()));
     if let Some(findings) = ranks.gather_values(&mine.findings, "findings")? {
         all.findings = findings.concat();
     }
@@ -90,7 +90,8 @@ fn gather(args: &Args, ranks: &mut Bootstrap, all: &mut Gathered) -> Result<(), 
     let rails = args.rails.or_else(all_nics).unwrap_or(1);
     let opened = (!args.no_smoke).then(|| {
         let chunk = if args.rates { rates::CHUNK } else { 0 };
-        let sizes = Sizes { source: reach::BYTES.max(chunk), inbox: (reach::BYTES * ranks.size()).max(chunk) };
+        let sizes =
+            RailMemorySizes { source: reach::BYTES.max(chunk), inbox: (reach::BYTES * ranks.size()).max(chunk) };
         meet::open(args, rails, sizes, args.rates, ranks)
     });
     // Sends the facts without results of writes, in case a rank does not survive the writes.

@@ -1,11 +1,11 @@
 //! `--peers --rates`: rates between all pairs of nodes on each rail, in the rounds of a tournament.
 
-use super::Args;
+use super::DoctorArgs;
 use super::meet::{Met, OwnRail};
 use crate::error::Failure;
 use crate::runner::{drive, in_event_loop};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::doctor::tournament::{self, Node, Rates};
+use ginlab::doctor::tournament::{self, Rates, TournamentNode};
 use ginlab::flow::Target;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ type Measured = Vec<Vec<Option<f32>>>;
 
 /// Measures with every other node, one after another. Returns the rates of all nodes on rank 0, and `None` on other
 /// ranks.
-pub fn run(met: &Met, args: &Args, ranks: &mut Bootstrap) -> Result<Option<Rates>, Failure> {
+pub fn run(met: &Met, args: &DoctorArgs, ranks: &mut Bootstrap) -> Result<Option<Rates>, Failure> {
     let (rank, size) = (ranks.rank(), ranks.size());
     met.rails.iter().for_each(|rail| rail.flow.expect_immediates(DONE));
     let mut mine: Measured = vec![Vec::new(); size];
@@ -51,14 +51,14 @@ pub fn run(met: &Met, args: &Args, ranks: &mut Bootstrap) -> Result<Option<Rates
         // Several ranks of one host are separate nodes only in a test on one machine.
         let shared = members.iter().filter(|member| member.host == *host).count() > 1;
         let host = if shared { format!("{host}/{rank}") } else { host.clone() };
-        Node { host, nics: met.of_ranks[rank].clone().unwrap_or_default() }
+        TournamentNode { host, nics: met.of_ranks[rank].clone().unwrap_or_default() }
     };
     Ok(Some(Rates { nodes: (0..size).map(node).collect(), rates }))
 }
 
 /// Writes to a peer on all rails at the same time, while the peer does the same. Returns the rate of each rail over its
 /// own time.
-fn with_peer(rails: &[(usize, &OwnRail, &Target)], args: &Args) -> Result<Vec<(usize, f32)>, Failure> {
+fn with_peer(rails: &[(usize, &OwnRail, &Target)], args: &DoctorArgs) -> Result<Vec<(usize, f32)>, Failure> {
     let (writes, bytes) = (args.bytes.div_ceil(CHUNK as u64).max(1), args.bytes.min(CHUNK as u64));
     let limit = args.job.meet.timeout;
     let mut rates = Vec::new();

@@ -1,8 +1,8 @@
 //! Trials on this machine: a write to itself on each rail, also from GPU memory if rails support it, and puts through
 //! the proxy between two ranks in child processes.
 
-use super::{Args, wants};
-use ginlab::cuda::{self, Choice, Device};
+use super::{DoctorArgs, wants};
+use ginlab::cuda::{self, Device, DeviceChoice};
 use ginlab::doctor::Machine;
 use ginlab::doctor::near::share_out;
 use ginlab::doctor::trial::{self, Trial};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const MOST_RAILS: usize = 64;
 
 /// Runs the trials and stores their results in `machine`.
-pub fn try_out(args: &Args, machine: &mut Machine) {
+pub fn try_out(args: &DoctorArgs, machine: &mut Machine) {
     let timeout = args.job.meet.timeout.min(Duration::from_secs(10));
     let mut trials = Vec::new();
     let gpus = machine.took.of("contexts of the GPUs", || open_gpus(args, &mut trials));
@@ -67,13 +67,13 @@ pub fn try_out(args: &Args, machine: &mut Machine) {
 }
 
 /// Opens every GPU that is visible to CUDA. A GPU that cannot be opened is a failed trial.
-fn open_gpus(args: &Args, trials: &mut Vec<Trial>) -> Vec<Device> {
-    if args.job.device == Choice::Emulated {
+fn open_gpus(args: &DoctorArgs, trials: &mut Vec<Trial>) -> Vec<Device> {
+    if args.job.device == DeviceChoice::Emulated {
         return Vec::new();
     }
     let visible = cuda::visible_gpus().unwrap_or_default();
     // If no GPU is visible, the first one is opened only to determine why -d gpu fails.
-    let count = if args.job.device == Choice::Gpu { visible.len().max(1) } else { visible.len() };
+    let count = if args.job.device == DeviceChoice::Gpu { visible.len().max(1) } else { visible.len() };
     let mut open = Vec::new();
     for ordinal in 0..count {
         match Device::open(args.job.device, ordinal) {
@@ -98,7 +98,7 @@ fn pairs<'a>(machine: &Machine, gpus: &'a [Device], domains: &'a [Domain]) -> Ve
 }
 
 /// Returns the domains that this machine's ranks would open: each EFA device once, otherwise the loopback.
-fn domains(args: &Args, machine: &Machine) -> Result<(String, Vec<Domain>), String> {
+fn domains(args: &DoctorArgs, machine: &Machine) -> Result<(String, Vec<Domain>), String> {
     let choice = discover::choose_provider(args.job.provider.as_deref()).map_err(|error| error.to_string())?;
     let cards = if choice.provider.starts_with("efa") {
         machine.usable_cards().max(machine.efa_domains()).clamp(1, MOST_RAILS)
@@ -114,16 +114,16 @@ fn domains(args: &Args, machine: &Machine) -> Result<(String, Vec<Domain>), Stri
 }
 
 /// Runs two ranks with a proxy, as a user would.
-fn puts(args: &Args, program: &Path, provider: &str, rails: usize) -> Result<(), String> {
+fn puts(args: &DoctorArgs, program: &Path, provider: &str, rails: usize) -> Result<(), String> {
     const SECONDS: u64 = 60;
     let mut command = Command::new(program);
     command.args(["proxy", "--np", "2", "--bootstrap", "local", "-p", provider, "-b", "64K", "-e", "64K"]);
     command.args(["-n", "4", "-w", "1", "-r", "1", "--mode", "nbi", "--no-header", "--csv", "-", "-t", "20"]);
     command.args(["--rails", &rails.max(1).to_string()]);
     match args.job.device {
-        Choice::Emulated => _ = command.args(["-d", "emulated"]),
-        Choice::Gpu => _ = command.args(["-d", "gpu"]),
-        Choice::Auto => {}
+        DeviceChoice::Emulated => _ = command.args(["-d", "emulated"]),
+        DeviceChoice::Gpu => _ = command.args(["-d", "gpu"]),
+        DeviceChoice::Auto => {}
     }
     // The child must not use the environment of the launcher that started this process.
     let launchers = ["OMPI_", "PMIX_", "PMI_", "SLURM_", "SKYPILOT_", "TORCHELASTIC_", "GINLAB_RANK"];

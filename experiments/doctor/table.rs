@@ -1,10 +1,10 @@
 //! Output of findings as lines, CSV and JSON document.
 
-use super::Args;
+use super::DoctorArgs;
 use crate::error::Failure;
-use ginlab::doctor::gate::Figure;
-use ginlab::doctor::tournament::Verdict;
-use ginlab::doctor::{Finding, Severity, State, worst};
+use ginlab::doctor::gate::MachineFigure;
+use ginlab::doctor::tournament::TournamentVerdict;
+use ginlab::doctor::{CheckState, Finding, Severity, worst};
 use ginlab::report::Header;
 use serde::Serialize;
 use std::io::Write;
@@ -24,10 +24,10 @@ pub struct More {
     pub instance: Option<InstanceName>,
     /// Figures of `--gate`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub figures: Option<Vec<Figure>>,
+    pub figures: Option<Vec<MachineFigure>>,
     /// Rates of `--rates`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rates: Option<Verdict>,
+    pub rates: Option<TournamentVerdict>,
 }
 
 /// Type and id of an EC2 instance.
@@ -42,7 +42,7 @@ pub struct InstanceName {
 struct Document<'a> {
     schema: u32,
     header: &'a Header,
-    worst: Option<State>,
+    worst: Option<CheckState>,
     severity: Severity,
     #[serde(flatten)]
     more: &'a More,
@@ -50,7 +50,7 @@ struct Document<'a> {
 }
 
 /// Writes the requested outputs.
-pub fn write(args: &Args, header: &Header, findings: &[Finding], more: &More) -> Result<(), Failure> {
+pub fn write(args: &DoctorArgs, header: &Header, findings: &[Finding], more: &More) -> Result<(), Failure> {
     let severity = findings.iter().map(|finding| finding.severity).max().unwrap_or_default();
     let document = Document { schema: SCHEMA, header, worst: worst(findings), severity, more, findings };
     let mut text = lines(findings, crate::output::color());
@@ -76,8 +76,8 @@ fn lines(findings: &[Finding], color: bool) -> String {
         let host = if several { format!("{:<hosts$}  ", finding.host) } else { String::new() };
         let state = format!("{:<7}", finding.state);
         let state = match (color, finding.state) {
-            (true, State::Fail) => format!("\x1b[31m{state}\x1b[0m"),
-            (true, State::Warn) => format!("\x1b[33m{state}\x1b[0m"),
+            (true, CheckState::Fail) => format!("\x1b[31m{state}\x1b[0m"),
+            (true, CheckState::Warn) => format!("\x1b[33m{state}\x1b[0m"),
             _ => state,
         };
         let mend = if finding.mend.is_empty() { String::new() } else { format!(" -> {}", finding.mend) };

@@ -19,7 +19,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 #[command(mut_arg("begin", |arg| arg.default_value("64")), mut_arg("end", |arg| arg.default_value("64K")))]
 #[command(mut_arg("factor", |arg| arg.default_value("4")))]
-pub struct Args {
+pub struct EchoArgs {
     /// Run a server that listens on this address; port 0 selects a free port
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "connect")]
     pub listen: Option<String>,
@@ -57,7 +57,7 @@ pub struct Args {
 /// Messages that a client asks the server to echo: `messages` of each size, in order of `sizes`. The last `timed` of
 /// them are timed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub struct EchoPlan {
     pub sizes: Vec<u64>,
     pub messages: u64,
     pub timed: u64,
@@ -72,11 +72,11 @@ const MOST_SIZES: usize = 64;
 /// Maximum number of messages per size, as permitted by the options. Keeps the total of a plan far below 2^64.
 const MOST_MESSAGES: u64 = 1 << 33;
 
-impl Plan {
-    pub fn new(args: &Args) -> Result<Plan, Failure> {
+impl EchoPlan {
+    pub fn new(args: &EchoArgs) -> Result<EchoPlan, Failure> {
         let sizes = args.sizes.list()?;
         let timed = u64::from(args.iterations);
-        let plan = Plan { sizes, messages: timed + u64::from(args.warmup), timed };
+        let plan = EchoPlan { sizes, messages: timed + u64::from(args.warmup), timed };
         plan.check().map_err(Failure::Usage)?;
         Ok(plan)
     }
@@ -100,7 +100,7 @@ impl Plan {
         }
     }
 
-    /// Returns the number of messages of all sizes. Does not overflow if the plan has passed [`Plan::check`].
+    /// Returns the number of messages of all sizes. Does not overflow if the plan has passed [`EchoPlan::check`].
     pub fn total(&self) -> u64 {
         self.sizes.len() as u64 * self.messages
     }
@@ -117,10 +117,10 @@ mod tests {
     /// Client plans are bounded, so that the server can count every plan that passes the check.
     #[test]
     fn client_plans_are_bounded() {
-        let most = Plan { sizes: vec![LARGEST; MOST_SIZES], messages: MOST_MESSAGES, timed: MOST_MESSAGES };
+        let most = EchoPlan { sizes: vec![LARGEST; MOST_SIZES], messages: MOST_MESSAGES, timed: MOST_MESSAGES };
         assert_eq!(most.check(), Ok(()));
         assert!((most.sizes.len() as u64).checked_mul(most.messages).is_some_and(|total| total == most.total()));
-        let with = |sizes: Vec<u64>, messages, timed| Plan { sizes, messages, timed };
+        let with = |sizes: Vec<u64>, messages, timed| EchoPlan { sizes, messages, timed };
         for bad in [
             with(vec![], 1, 1),
             with(vec![0], 1, 1),

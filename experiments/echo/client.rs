@@ -1,7 +1,7 @@
 //! Client: sends every message over both paths at the same time, measures both paths, and prints the rows.
 
-use super::args::{Args, Plan};
-use super::side::{self, Opened, RankInfo, Socket};
+use super::args::{EchoArgs, EchoPlan};
+use super::side::{self, OpenSide, SideInfo, Socket};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::rails::RailRequest;
@@ -28,13 +28,19 @@ pub const ABOUT: About = About {
 };
 
 /// Connects to the server and measures.
-pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &RailRequest) -> Result<(), Failure> {
+pub async fn run(
+    args: &EchoArgs,
+    plan: &EchoPlan,
+    address: &str,
+    token: &str,
+    rail: &RailRequest,
+) -> Result<(), Failure> {
     let mut visit = Session::connect(address, token, rail.timeout).await?;
     visit.say("plan", plan).await?;
-    let opened = Opened::new(rail, plan, visit.same_host())?;
+    let opened = OpenSide::new(rail, plan, visit.same_host())?;
     args.corrupt.into_iter().for_each(|number| opened.rails.flow.corrupt(number));
     visit.say("fabric address", &opened.card()?).await?;
-    let theirs: RankInfo = visit.hear("fabric address").await?;
+    let theirs: SideInfo = visit.hear("fabric address").await?;
     visit.check_addresses(&opened.card()?.offer.addresses, &theirs.offer.addresses)?;
     let peer = opened.peer(&theirs)?;
 
@@ -62,7 +68,13 @@ pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Ra
 }
 
 /// Sends all messages of one size. Returns a row for the socket and one for the fabric.
-async fn measure(plan: &Plan, bytes: u64, opened: &Opened, peer: Peer, socket: &mut Socket) -> Result<Rows, Failure> {
+async fn measure(
+    plan: &EchoPlan,
+    bytes: u64,
+    opened: &OpenSide,
+    peer: Peer,
+    socket: &mut Socket,
+) -> Result<Rows, Failure> {
     let mut message = vec![0; bytes as usize];
     let mut echo = vec![0; bytes as usize];
     let (mut by_socket, mut by_fabric) = (Vec::new(), Vec::new());

@@ -10,23 +10,23 @@ mod server;
 mod side;
 
 use crate::error::Failure;
-use crate::program::{Program, program};
+use crate::program::{CommandSpec, program};
 use crate::rails::{self, RailRequest};
 use crate::runner::in_event_loop;
-use args::{Args, Plan};
+use args::{EchoArgs, EchoPlan};
 use ginlab::bootstrap::session::SessionListener;
 use ginlab::bootstrap::{self, process_env};
 
-pub const PROGRAMS: &[Program] = &[Program {
+pub const PROGRAMS: &[CommandSpec] = &[CommandSpec {
     about: Some(client::ABOUT),
-    ..program!("echo", "Run a TCP echo server or client whose messages are also sent over the fabric", Args, run)
+    ..program!("echo", "Run a TCP echo server or client whose messages are also sent over the fabric", EchoArgs, run)
 }];
 
-fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &EchoArgs) -> Result<(), Failure> {
     // Checks this before any wait, because client and server wait for each other before they open rails.
     let domains: Vec<String> = args.domain.iter().cloned().collect();
     let fabric = rails::check_provider(args.provider.as_deref(), &domains)?;
-    let plan = Plan::new(args)?;
+    let plan = EchoPlan::new(args)?;
     let rail = RailRequest {
         fabric,
         rails: 1,

@@ -1,7 +1,7 @@
 //! Server: one task per client, all on one thread.
 
-use super::args::Plan;
-use super::side::{self, Opened, RankInfo, Socket};
+use super::args::EchoPlan;
+use super::side::{self, OpenSide, SideInfo, Socket};
 use crate::error::Failure;
 use crate::events;
 use crate::rails::RailRequest;
@@ -59,12 +59,12 @@ async fn client(visit: Session, rail: &RailRequest, cause: Option<Cause>) {
 }
 
 async fn echo(mut visit: Session, rail: &RailRequest) -> Result<u64, Failure> {
-    let plan: Plan = visit.hear("plan").await?;
+    let plan: EchoPlan = visit.hear("plan").await?;
     if let Err(why) = plan.check() {
         return Err(visit.refuse(why).await.into());
     }
     let same_host = visit.same_host();
-    let opened = match Opened::new(rail, &plan, same_host) {
+    let opened = match OpenSide::new(rail, &plan, same_host) {
         Ok(opened) => opened,
         Err(failure) => {
             let why = failure.text().unwrap_or_default();
@@ -72,7 +72,7 @@ async fn echo(mut visit: Session, rail: &RailRequest) -> Result<u64, Failure> {
             return Err(failure);
         }
     };
-    let theirs: RankInfo = visit.hear("fabric address").await?;
+    let theirs: SideInfo = visit.hear("fabric address").await?;
     if theirs.provider != opened.rails.provider {
         let why =
             format!("the server uses provider {:?}, but the client uses {:?}", opened.rails.provider, theirs.provider);

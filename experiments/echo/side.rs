@@ -1,12 +1,12 @@
 //! One side of an echo: a socket, and a rail with space for two messages in each direction.
 
-use super::args::Plan;
+use super::args::EchoPlan;
 use crate::error::Failure;
 use crate::rails::{RailRequest, Rails, UNEXPECTED_MESSAGE};
 use crate::runner::drive;
 use crate::visitors::HINDSIGHT;
 use ginlab::bootstrap::session::{Ended, Session, bounded};
-use ginlab::cuda::{Choice, Device, Place};
+use ginlab::cuda::{Device, DeviceChoice, MemoryLocation};
 use ginlab::fabric::Access;
 use ginlab::fabric::any::AnyRail;
 use ginlab::fabric::discover::Reach;
@@ -20,13 +20,13 @@ use tokio::task::JoinHandle;
 
 /// Information that the two sides exchange over the socket.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct RankInfo {
+pub struct SideInfo {
     pub provider: String,
     pub offer: Offer,
 }
 
 /// A rail of this side.
-pub struct Opened {
+pub struct OpenSide {
     pub rails: Rails,
     region: Region<AnyRail>,
     /// Bytes per slot of the region.
@@ -34,38 +34,39 @@ pub struct Opened {
     driver: JoinHandle<()>,
 }
 
-impl Drop for Opened {
+impl Drop for OpenSide {
     fn drop(&mut self) {
         // The driver task holds the flow. When the task has ended, dropping the flow drains transfers in flight.
         self.driver.abort();
     }
 }
 
-impl Opened {
+impl OpenSide {
     /// Opens a rail that reaches the peer, and registers memory for the plan's messages.
-    pub fn new(wanted: &RailRequest, plan: &Plan, same_host: bool) -> Result<Opened, Failure> {
+    pub fn new(wanted: &RailRequest, plan: &EchoPlan, same_host: bool) -> Result<OpenSide, Failure> {
         let rails = wanted.open(if same_host { Reach::SameHost } else { Reach::Network })?;
         // Poll the sockets as often as the rail.
         rails.flow.poll_at_most(1);
-        let (device, _) = Device::open(Choice::Emulated, 0)?;
+        let (device, _) = Device::open(DeviceChoice::Emulated, 0)?;
         let slot = plan.largest().next_multiple_of(4096);
-        let region =
-            rails.flow.register(device.allocate(Place::Host, slot as usize * 4)?, Access::SOURCE | Access::SINK)?;
+        let region = rails
+            .flow
+            .register(device.allocate(MemoryLocation::Host, slot as usize * 4)?, Access::SOURCE | Access::SINK)?;
         let driver = drive(&rails.flow);
-        Ok(Opened { rails, region, slot, driver })
+        Ok(OpenSide { rails, region, slot, driver })
     }
 
-    pub fn card(&self) -> Result<RankInfo, Failure> {
-        Ok(RankInfo { provider: self.rails.provider.clone(), offer: self.rails.flow.offer(&[&self.region])? })
+    pub fn card(&self) -> Result<SideInfo, Failure> {
+        Ok(SideInfo { provider: self.rails.provider.clone(), offer: self.rails.flow.offer(&[&self.region])? })
     }
 
     /// Adds the other side as a peer, using the information that it has sent.
-    pub fn peer(&self, theirs: &RankInfo) -> Result<Peer, Failure> {
+    pub fn peer(&self, theirs: &SideInfo) -> Result<Peer, Failure> {
         Ok(self.rails.flow.add_peer(&theirs.offer)?)
     }
 
-    /// Writes `message` to the slot from which [`round_trip`](Opened::round_trip) sends, and `poison` to the slot that
-    /// receives the echo.
+    /// Writes `message` to the slot from which [`round_trip`](OpenSide::round_trip) sends, and `poison` to the slot
+    /// that receives the echo.
     pub fn set(&self, message: &[u8], poison: &[u8]) -> Result<(), Failure> {
         self.region.buffer().write(0, message)?;
         Ok(self.region.buffer().write(self.slot as usize, poison)?)
@@ -78,7 +79,7 @@ impl Opened {
 
     /// Sends the message and waits for its echo.
     pub async fn round_trip(&self, peer: Peer, bytes: u64) -> Result<(), Failure> {
-        let Opened { rails: Rails { flow, .. }, region, slot, .. } = self;
+        let OpenSide { rails: Rails { flow, .. }, region, slot, .. } = self;
         let echo = flow.recv(0, region, *slot, bytes);
         let sent = flow.send(0, peer, region, 0, bytes);
         let length = echo.await?;
@@ -93,8 +94,8 @@ impl Opened {
 
     /// Echoes every message of the plan. Posts the receive for the next message before it sends the echo of the
     /// previous one.
-    pub async fn echo(&self, peer: Peer, plan: &Plan) -> Result<(), Failure> {
-        let Opened { rails: Rails { flow, .. }, region, slot, .. } = self;
+    pub async fn echo(&self, peer: Peer, plan: &EchoPlan) -> Result<(), Failure> {
+        let OpenSide { rails: Rails { flow, .. }, region, slot, .. } = self;
         let total = plan.total();
         let room = |number: u64| flow.recv(0, region, number % 2 * slot, *slot);
         let mut next = Some(room(0));
@@ -139,7 +140,7 @@ impl Socket {
     }
 
     /// Echoes every message of the plan.
-    pub async fn echo(&mut self, plan: &Plan) -> Result<(), Failure> {
+    pub async fn echo(&mut self, plan: &EchoPlan) -> Result<(), Failure> {
         let mut message = vec![0; plan.largest() as usize];
         for bytes in &plan.sizes {
             let message = &mut message[..*bytes as usize];
@@ -166,7 +167,7 @@ impl Socket {
 /// the socket either; a timeout of the socket therefore reports the operations in flight on the fabric.
 pub async fn both<A, B>(
     socket: &mut Socket,
-    opened: &Opened,
+    opened: &OpenSide,
     by_socket: impl AsyncFnOnce(&mut Socket) -> Result<A, Failure>,
     by_fabric: impl Future<Output = Result<B, Failure>>,
 ) -> Result<(A, B), Failure> {

@@ -5,15 +5,19 @@ mod table;
 
 use crate::error::Failure;
 use crate::listing::{ListingArgs, recorded, table};
-use crate::program::{Program, program};
+use crate::program::{CommandSpec, program};
 use ginlab::fabric::filter;
 use ginlab::fabric::listing::Listing;
 use ginlab::versions::Versions;
-use row::Row;
+use row::EfaRow;
 use std::path::PathBuf;
 
-pub const PROGRAMS: &[Program] =
-    &[program!("efa", "List the domains on which rails can be opened: providers, addresses, capabilities", Args, run)];
+pub const PROGRAMS: &[CommandSpec] = &[program!(
+    "efa",
+    "List the domains on which rails can be opened: providers, addresses, capabilities",
+    EfaArgs,
+    run
+)];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,7 +29,7 @@ Examples:
 /// Options of `ginlab efa`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct EfaArgs {
     /// Read a dump instead of this machine: a file written by `fi_info -v`, or a directory with fi_info.yaml (and
     /// lspci.txt, ls_sys_bus_pci_devices.txt)
     #[arg(long, value_name = "PATH")]
@@ -40,7 +44,7 @@ pub struct Args {
     output: ListingArgs,
 }
 
-fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &EfaArgs) -> Result<(), Failure> {
     args.output.check()?;
     let (mut header, mut listing) = match &args.from {
         Some(path) => {
@@ -54,7 +58,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         let provider = if ginlab::fabric::soft::is_asked(provider) { "efa" } else { provider };
         listing.keep(provider).map_err(|text| Failure::Usage(format!("--provider: {text}")))?;
     }
-    let mut rows = Row::all(&listing);
+    let mut rows = EfaRow::all(&listing);
     let found = rows.len();
     rows.retain(|row| args.all || row.hidden.is_none());
     if rows.len() < found {

@@ -1,6 +1,6 @@
 //! Row of a domain, with the same columns in CSV and JSON for all providers.
 
-use crate::listing::{Entry, Field, entries};
+use crate::listing::{Field, JsonObject, entries};
 use ginlab::fabric::discover::Provider;
 use ginlab::fabric::listing::{Listed, Listing, Reach};
 use ginlab::report::Header;
@@ -10,7 +10,7 @@ use serde::Serialize;
 const SCHEMA: u32 = 1;
 
 /// One domain.
-pub struct Row {
+pub struct EfaRow {
     pub listed: Listed,
     /// Reach of rails that a run opens on it by default: `network`, or `local` for ranks of one machine.
     pub rails: Option<&'static str>,
@@ -18,15 +18,15 @@ pub struct Row {
     pub hidden: Option<String>,
 }
 
-impl Row {
+impl EfaRow {
     /// Returns a row for each entry of the listing.
-    pub fn all(listing: &Listing) -> Vec<Row> {
+    pub fn all(listing: &Listing) -> Vec<EfaRow> {
         let place = |reach| match reach {
             Reach::Network => "network",
             Reach::SameHost => "local",
         };
         let marks = listing.reaches().into_iter().zip(listing.hidden());
-        let row = |(listed, (reach, hidden)): (&Listed, (Option<Reach>, Option<String>))| Row {
+        let row = |(listed, (reach, hidden)): (&Listed, (Option<Reach>, Option<String>))| EfaRow {
             listed: listed.clone(),
             rails: reach.map(place),
             hidden,
@@ -40,7 +40,7 @@ impl Row {
 }
 
 /// Columns of the CSV, which are also the keys of a row in the JSON document. Names are libfabric's.
-pub const FIELDS: [Field<Row>; 29] = [
+pub const FIELDS: [Field<EfaRow>; 29] = [
     ("schema", |_| SCHEMA.into()),
     ("provider", |row| row.listed.domain.provider.clone().into()),
     ("provider_version", |row| row.listed.version.clone().into()),
@@ -75,17 +75,17 @@ pub const FIELDS: [Field<Row>; 29] = [
 
 /// The JSON document. Lists are JSON arrays.
 #[derive(Serialize)]
-pub struct Document<'a> {
+pub struct EfaDocument<'a> {
     schema: u32,
     header: &'a Header,
     default_provider: Option<&'a str>,
     providers: &'a [Provider],
-    pub domains: Vec<Entry>,
+    pub domains: Vec<JsonObject>,
 }
 
 /// Returns the JSON document of these rows.
-pub fn document<'a>(header: &'a Header, listing: &'a Listing, rows: &[Row]) -> Document<'a> {
-    Document {
+pub fn document<'a>(header: &'a Header, listing: &'a Listing, rows: &[EfaRow]) -> EfaDocument<'a> {
+    EfaDocument {
         schema: SCHEMA,
         header,
         default_provider: listing.default_provider(),

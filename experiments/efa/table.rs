@@ -1,10 +1,10 @@
 //! Table of domains: one line each, without columns that are empty for all domains.
 
-use super::row::Row;
-use crate::listing::{Column, yes};
+use super::row::EfaRow;
+use crate::listing::{ListingColumn, yes};
 
 /// Columns of the table.
-pub const COLUMNS: [Column<Row>; 18] = [
+pub const COLUMNS: [ListingColumn<EfaRow>; 18] = [
     ("provider", "", |row| row.listed.domain.provider.clone()),
     ("fabric", "", |row| row.listed.domain.fabric.clone()),
     ("domain", "", |row| row.listed.domain.name.clone()),

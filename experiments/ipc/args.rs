@@ -4,7 +4,7 @@ use crate::args::RepeatArgs;
 use crate::mps::MpsArgs;
 use crate::values::{List, corrupt, counts, seconds};
 use clap::ValueEnum;
-use ginlab::cuda::Choice;
+use ginlab::cuda::DeviceChoice;
 use ginlab::measure::size;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,7 +23,7 @@ Examples:
 /// Options of `ginlab ipc`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct IpcArgs {
     /// Smallest size; K, M and G are powers of two
     #[arg(short = 'b', long, default_value = "64K", value_name = "SIZE", value_parser = size::parse)]
     pub begin: u64,
@@ -43,7 +43,7 @@ pub struct Args {
         value_delimiter = ',',
         hide_possible_values = true
     )]
-    pub operation: Vec<Operation>,
+    pub operation: Vec<IpcOperation>,
     /// Bytes per store or load of a thread: 4, 8, 16; a list to sweep
     #[arg(long, default_value = "16", value_name = "LIST", value_delimiter = ',', value_parser = width, help_heading = "Measurement")]
     pub width: Vec<u32>,
@@ -61,7 +61,7 @@ pub struct Args {
     pub store: Vec<Store>,
     /// Number of blocks: a list to sweep, or auto (doubled up to 256, emulated 8, and the knee is marked)
     #[arg(short = 'g', long, value_name = "LIST", value_parser = grid)]
-    pub grid: Option<Grid>,
+    pub grid: Option<GridChoice>,
     /// Threads per block; a list to sweep [default: 256]
     #[arg(long, default_value = "256", hide_default_value = true, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub block: List<u32>,
@@ -74,7 +74,7 @@ pub struct Args {
         value_delimiter = ',',
         hide_possible_values = true
     )]
-    pub launch: Vec<Launch>,
+    pub launch: Vec<SubmitMethod>,
     /// Directions: one, or both at the same time; a list to sweep
     #[arg(
         long,
@@ -110,8 +110,8 @@ pub struct Args {
     #[command(flatten)]
     pub repeat: RepeatArgs,
     /// Device that runs kernels: gpu, emulated (CPU threads), or auto (the GPU if there is one)
-    #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto, hide_possible_values = true)]
-    pub device: Choice,
+    #[arg(short = 'd', long, value_enum, default_value_t = DeviceChoice::Auto, hide_possible_values = true)]
+    pub device: DeviceChoice,
     /// Limit for every wait without progress, in seconds. Ranks wait for each other for twice this time plus 6 s
     #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
     pub timeout: Duration,
@@ -123,13 +123,13 @@ pub struct Args {
 /// Operation on the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, ValueEnum)]
 #[strum(serialize_all = "kebab-case")]
-pub enum Operation {
+pub enum IpcOperation {
     Write,
     Copy,
     Read,
 }
 
-impl Operation {
+impl IpcOperation {
     /// Returns the name of its cases.
     pub fn name(self) -> &'static str {
         self.into()
@@ -155,7 +155,7 @@ pub enum Pairs {
 
 /// Method of submitting launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Launch {
+pub enum SubmitMethod {
     Stream,
     Graph,
 }
@@ -169,15 +169,15 @@ pub enum Direction {
 
 /// Grids to measure.
 #[derive(Clone, Debug)]
-pub enum Grid {
+pub enum GridChoice {
     /// Doubled, and the knee is marked
     Auto,
     /// The given grids
     List(List<u32>),
 }
 
-fn grid(text: &str) -> Result<Grid, String> {
-    if text.trim() == "auto" { Ok(Grid::Auto) } else { counts(u32::MAX)(text).map(Grid::List) }
+fn grid(text: &str) -> Result<GridChoice, String> {
+    if text.trim() == "auto" { Ok(GridChoice::Auto) } else { counts(u32::MAX)(text).map(GridChoice::List) }
 }
 
 fn width(text: &str) -> Result<u32, String> {

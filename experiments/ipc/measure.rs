@@ -1,17 +1,17 @@
 //! Measurement of one parameter combination: runs the cases alternately, lets the receiver measure them, and verifies
 //! the bytes.
 
-use super::cases::{By, Case, Missing, cases};
-use super::plan::{self, Flow, Operation, Plan, Scene, Tuple};
-use super::rank::Rank;
-use super::rows::{Measured, Outcome};
+use super::cases::{CopyMechanism, CopyMethod, MissingCase, cases};
+use super::plan::{self, GpuFlow, IpcConfig, IpcOperation, IpcPlan, Scene};
+use super::rank::IpcRank;
+use super::rows::{IpcMeasurement, IpcResults};
 use crate::error::Failure;
-use crate::series::{self, Sample, Series};
+use crate::series::{self, Sample, SeriesOptions};
 use crate::values::check_grid;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, DeviceError, Event, ForeignModule, Function, Graph, Launch, Place, Stream};
-use ginlab::gin::watch::{Watch, Work};
-use kernels::ipc::IpcArgs;
+use ginlab::cuda::{Buffer, DeviceError, Event, ForeignModule, Function, Graph, Launch, MemoryLocation, Stream};
+use ginlab::gin::watch::{HostWait, Work};
+use kernels::ipc::IpcKernelArgs;
 use kernels::ipc_kernel::{IPC_CHECK, IPC_FILL};
 use kernels::ipc_together::TogetherArgs;
 use kernels::ipc_wait::{GateArgs, IPC_GATE};
@@ -21,36 +21,36 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 /// The measurement of a parameter combination in a scene, on this rank.
-pub struct Bench<'a> {
-    pub plan: &'a Plan,
+pub struct IpcBench<'a> {
+    pub plan: &'a IpcPlan,
     pub scene: &'a Scene,
-    pub tuple: Tuple,
+    pub tuple: IpcConfig,
     /// Number of the parameter combination in the run. Selects its patterns.
     pub number: u32,
-    pub rank: &'a Rank,
+    pub rank: &'a IpcRank,
     pub cuda: Option<&'a ForeignModule>,
 }
 
 /// The cases of a parameter combination, by their index.
 pub struct Cases<'a> {
-    bench: &'a Bench<'a>,
-    pub setup: Setup,
-    pub outcome: Outcome,
+    bench: &'a IpcBench<'a>,
+    pub setup: IpcSetup,
+    pub outcome: IpcResults,
 }
 
 impl<'a> Deref for Cases<'a> {
-    type Target = Bench<'a>;
+    type Target = IpcBench<'a>;
 
-    fn deref(&self) -> &Bench<'a> {
+    fn deref(&self) -> &IpcBench<'a> {
         self.bench
     }
 }
 
 /// State that is set up once per tuple. Dropped before the streams, whose work has completed by then.
-pub struct Setup {
-    pub cases: Vec<Case>,
+pub struct IpcSetup {
+    pub cases: Vec<CopyMethod>,
     /// Flows that this rank executes, with their index in the scene.
-    pub mine: Vec<(usize, Flow)>,
+    pub mine: Vec<(usize, GpuFlow)>,
     /// Graphs, indexed by case and by position in `mine`.
     graphs: Vec<Vec<Graph>>,
     /// One sum per thread and flow of `mine`; `None` unless the operation is a read.
@@ -60,63 +60,63 @@ pub struct Setup {
     /// Table of the gate's words, and their number. `None` if no other rank executes flows.
     gate: Option<(Buffer, u32)>,
     gate_function: Function<GateArgs>,
-    pub fill: Function<IpcArgs>,
-    pub check: Function<IpcArgs>,
+    pub fill: Function<IpcKernelArgs>,
+    pub check: Function<IpcKernelArgs>,
     pub iterations: u32,
 }
 
-impl Setup {
+impl IpcSetup {
     /// Returns the number of streams that a case uses: one per flow of `mine`, or one for all.
     fn streams(&self, case: usize) -> usize {
-        if matches!(self.cases[case].by, By::Together(_)) { self.mine.len().min(1) } else { self.mine.len() }
+        if matches!(self.cases[case].by, CopyMechanism::Together(_)) { self.mine.len().min(1) } else { self.mine.len() }
     }
 }
 
-impl Bench<'_> {
+impl IpcBench<'_> {
     /// Measures the parameter combination. Returns the results on rank 0, and a case that the device does not support.
-    pub async fn run(&self, ranks: &mut Bootstrap) -> Result<(Option<Measured>, Option<Missing>), Failure> {
+    pub async fn run(&self, ranks: &mut Bootstrap) -> Result<(Option<IpcMeasurement>, Option<MissingCase>), Failure> {
         let (setup, missing) = self.setup()?;
         let iterations = setup.iterations.into();
         let warmup = self.plan.args.warmup.into();
-        let series = Series { warmup, iterations, ..self.plan.args.repeat.series("a repeat") };
+        let series = SeriesOptions { warmup, iterations, ..self.plan.args.repeat.series("a repeat") };
         let numbers: Vec<usize> = (0..setup.cases.len()).collect();
-        let mut cases = Cases { bench: self, setup, outcome: Outcome::default() };
+        let mut cases = Cases { bench: self, setup, outcome: IpcResults::default() };
         let results = series.measure(&mut cases, &numbers, ranks).await?;
         for case in numbers {
-            if cases.setup.cases[case].received && self.tuple.launch == plan::Launch::Stream {
+            if cases.setup.cases[case].received && self.tuple.launch == plan::SubmitMethod::Stream {
                 cases.received(case, ranks)?;
             }
         }
         let outcomes = ranks.gather_values(&cases.outcome, "errors, and times of receivers")?;
         let cases = cases.setup.cases;
         let measured =
-            results.zip(outcomes).map(|(results, outcomes)| Measured { cases, results, outcomes, iterations });
+            results.zip(outcomes).map(|(results, outcomes)| IpcMeasurement { cases, results, outcomes, iterations });
         Ok((measured, missing))
     }
 
-    fn setup(&self) -> Result<(Setup, Option<Missing>), Failure> {
+    fn setup(&self) -> Result<(IpcSetup, Option<MissingCase>), Failure> {
         let device = &self.rank.device;
         let (cases, missing) = cases(self.plan, device, self.cuda, &self.tuple)?;
         let me = self.rank.me;
-        let mine: Vec<(usize, Flow)> =
+        let mine: Vec<(usize, GpuFlow)> =
             self.scene.flows.iter().copied().enumerate().filter(|(_, flow)| flow.from == me).collect();
         let others = others(self.rank, self.scene);
         let gate = if mine.is_empty() || others.is_empty() {
             None
         } else {
             let words: Vec<[u64; 2]> = others.iter().map(|other| self.rank.gate_words(*other)).collect();
-            let table = device.allocate(Place::Device, size_of_val(words.as_slice()))?;
+            let table = device.allocate(MemoryLocation::Device, size_of_val(words.as_slice()))?;
             table.write(0, &words)?;
             Some((table, others.len() as u32))
         };
         let sums = match self.tuple.operation {
-            Operation::Read => Some(device.allocate(Place::Device, self.threads() * mine.len() * 4)?),
+            IpcOperation::Read => Some(device.allocate(MemoryLocation::Device, self.threads() * mine.len() * 4)?),
             _ => None,
         };
         // Launches of other sizes have taken a different number of parts.
         mine.iter().try_for_each(|(_, flow)| self.rank.reset_taken(Some(flow.to)))?;
         self.rank.reset_taken(None)?;
-        let mut setup = Setup {
+        let mut setup = IpcSetup {
             cases,
             mine,
             graphs: Vec::new(),
@@ -128,18 +128,18 @@ impl Bench<'_> {
             check: device.function(&IPC_CHECK, self.helpers().1)?,
             iterations: self.plan.iterations(self.tuple.bytes),
         };
-        let together = setup.cases.iter().position(|case| matches!(case.by, By::Together(_)));
+        let together = setup.cases.iter().position(|case| matches!(case.by, CopyMechanism::Together(_)));
         if let Some(case) = together.filter(|_| !setup.mine.is_empty()) {
             let table = |signals| {
                 let flows: Vec<_> =
                     (0..setup.mine.len()).map(|index| self.args(&setup, case, index, signals)).collect();
-                let table = device.allocate(Place::Device, size_of_val(flows.as_slice()))?;
+                let table = device.allocate(MemoryLocation::Device, size_of_val(flows.as_slice()))?;
                 table.write(0, &flows).map(|()| table)
             };
             setup.together = Some([table(false)?, table(true)?]);
             check_grid(device, self.tuple.grid.saturating_mul(setup.mine.len() as u32), self.tuple.block)?;
         }
-        if self.tuple.launch == plan::Launch::Graph {
+        if self.tuple.launch == plan::SubmitMethod::Graph {
             for case in 0..setup.cases.len() {
                 let graph = |index: usize| {
                     self.rank.streams[index].record(|stream| {
@@ -168,15 +168,15 @@ impl Bench<'_> {
     }
 
     /// Returns the rank whose memory receives the bytes of a flow, and the rank that provides them.
-    pub fn holder(&self, flow: Flow) -> (usize, usize) {
-        if self.tuple.operation == Operation::Read { (flow.from, flow.to) } else { (flow.to, flow.from) }
+    pub fn holder(&self, flow: GpuFlow) -> (usize, usize) {
+        if self.tuple.operation == IpcOperation::Read { (flow.from, flow.to) } else { (flow.to, flow.from) }
     }
 
-    fn args(&self, setup: &Setup, case: usize, index: usize, signals: bool) -> IpcArgs {
+    fn args(&self, setup: &IpcSetup, case: usize, index: usize, signals: bool) -> IpcKernelArgs {
         let flow = setup.mine[index].1;
         let (holder, owner) = self.holder(flow);
         let sums = setup.sums.as_ref().map(|sums| sums.address() + (index * self.threads() * 4) as u64);
-        IpcArgs {
+        IpcKernelArgs {
             destination: self.rank.slot(holder, owner) as *mut u8,
             source: self.rank.source(owner) as *const u8,
             bytes: self.tuple.bytes,
@@ -192,19 +192,19 @@ impl Bench<'_> {
     /// Appends one launch or copy of the flow at `index` of `mine`.
     fn append(
         &self,
-        setup: &Setup,
+        setup: &IpcSetup,
         case: usize,
         index: usize,
         stream: &Stream,
         signals: bool,
     ) -> Result<(), DeviceError> {
         let args = self.args(setup, case, index, signals);
-        let Tuple { grid, block, .. } = self.tuple;
+        let IpcConfig { grid, block, .. } = self.tuple;
         match (&setup.cases[case].by, &setup.together) {
             // SAFETY: both memories have the size of the parameter combination and are kept until the streams' work is
             // done. A slot and its counter have only one writer at a time.
-            (By::Each(function), _) => unsafe { stream.launch(function, grid, block, args) },
-            (By::Together(function), Some(tables)) => {
+            (CopyMechanism::Each(function), _) => unsafe { stream.launch(function, grid, block, args) },
+            (CopyMechanism::Together(function), Some(tables)) => {
                 let count = setup.mine.len() as u32;
                 let flows = tables[usize::from(signals)].pointer();
                 let args = TogetherArgs { flows, count, taken: self.rank.taken(None) };
@@ -213,9 +213,11 @@ impl Bench<'_> {
                 unsafe { stream.launch(function, grid * count, block, args) }
             }
             // The table exists if this rank has flows. Without flows no launch is appended.
-            (By::Together(_), None) => Ok(()),
+            (CopyMechanism::Together(_), None) => Ok(()),
             // SAFETY: both memories have the parameter combination's size and are kept until the streams' work is done.
-            (By::CopyEngine, _) => unsafe { stream.copy(args.destination as u64, args.source as u64, args.bytes) },
+            (CopyMechanism::CopyEngine, _) => unsafe {
+                stream.copy(args.destination as u64, args.source as u64, args.bytes)
+            },
         }
     }
 
@@ -223,7 +225,7 @@ impl Bench<'_> {
     pub fn wait(&self, events: &[Event], what: &str, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let mut work = Events { events, what, tuple: &self.tuple, rank: self.rank, scene: self.scene };
         let done = || events.iter().try_fold(true, |done, event| Ok(done && event.is_complete()?));
-        let watch = Watch::new(ranks, Duration::ZERO).with_limit(self.plan.timeout);
+        let watch = HostWait::new(ranks, Duration::ZERO).with_limit(self.plan.timeout);
         watch.wait(&mut work, Launch::ENDING, done).inspect_err(|_| self.rank.abort())
     }
 
@@ -318,8 +320,8 @@ impl series::Bench for Cases<'_> {
 struct Events<'a> {
     events: &'a [Event],
     what: &'a str,
-    tuple: &'a Tuple,
-    rank: &'a Rank,
+    tuple: &'a IpcConfig,
+    rank: &'a IpcRank,
     scene: &'a Scene,
 }
 
@@ -353,12 +355,12 @@ impl Work for Events<'_> {
 }
 
 /// Returns the other ranks that execute flows in this scene.
-fn others(rank: &Rank, scene: &Scene) -> BTreeSet<usize> {
+fn others(rank: &IpcRank, scene: &Scene) -> BTreeSet<usize> {
     scene.flows.iter().map(|flow| flow.from).filter(|worker| *worker != rank.me).collect()
 }
 
 /// Returns the progress of the other ranks, for messages about failed waits.
-fn state(rank: &Rank, scene: &Scene) -> String {
+fn state(rank: &IpcRank, scene: &Scene) -> String {
     let of = |other: usize| match rank.gates_of(other) {
         Ok(gates) => format!("rank {other} at gate {gates}"),
         Err(error) => format!("rank {other}: {error}"),

@@ -17,30 +17,30 @@ use crate::columns::{POST, SHARING};
 use crate::error::Failure;
 use crate::mps;
 use crate::output::OutputArgs;
-use crate::program::Program;
+use crate::program::CommandSpec;
 use crate::ranks::Ranks;
 use crate::runner::{self, Experiment, Rows, program};
 use crate::values::usage;
-use args::Args;
+use args::IpcArgs;
 use columns::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::ForeignModule;
 use ginlab::report::{About, Header, Headline, Key, Plot, Row};
 use ginlab::versions::Versions;
-use measure::Bench;
-use plan::{Plan, Tuple};
-use rank::Rank;
+use measure::IpcBench;
+use plan::{IpcConfig, IpcPlan};
+use rank::IpcRank;
 use rows::{Writer, mark_knees};
 use std::collections::HashMap;
 
-pub const PROGRAMS: &[Program] = &[program::<Ipc>()];
+pub const PROGRAMS: &[CommandSpec] = &[program::<Ipc>()];
 
 /// State of a rank for all parameter combinations. Fields are dropped in order: kernels must be dropped before the
 /// device.
 pub struct Ipc {
-    plan: Plan,
+    plan: IpcPlan,
     cuda: Option<ForeignModule>,
-    rank: Rank,
+    rank: IpcRank,
     /// Median times of flows that run alone, in one direction.
     alone: HashMap<String, f64>,
     /// Rows of a sweep of grids whose knee is not known yet.
@@ -50,8 +50,8 @@ pub struct Ipc {
 }
 
 impl Experiment for Ipc {
-    type Args = Args;
-    type Tuple = (usize, Tuple);
+    type Args = IpcArgs;
+    type Config = (usize, IpcConfig);
 
     const ABOUT: About = About {
         columns: &[OPERATION, STORE, WIDTH, PAIR, DIRECTION, LAUNCH, SHARING, POST, RECEIVED, ONE_WAY, KNEE],
@@ -77,8 +77,8 @@ impl Experiment for Ipc {
         ..About::new("ipc", "Measure writes to a peer's mapped memory on one host, compared with the copy engine")
     };
 
-    fn plan(args: &mut Args) -> Result<runner::Plan<(usize, Tuple)>, Failure> {
-        let plan = Plan::new(args)?;
+    fn plan(args: &mut IpcArgs) -> Result<runner::Plan<(usize, IpcConfig)>, Failure> {
+        let plan = IpcPlan::new(args)?;
         let count = plan.ranks;
         let ranks = Ranks {
             kind: None,
@@ -98,21 +98,25 @@ impl Experiment for Ipc {
         Ok(runner::Plan::of_ranks(plan.tuples(), ranks))
     }
 
-    async fn open(args: &Args, _: &mut Vec<(usize, Tuple)>, ranks: &mut Bootstrap) -> Result<(Ipc, Header), Failure> {
+    async fn open(
+        args: &IpcArgs,
+        _: &mut Vec<(usize, IpcConfig)>,
+        ranks: &mut Bootstrap,
+    ) -> Result<(Ipc, Header), Failure> {
         if !ranks.same_host() {
             let text = "the ranks are on several hosts, but memory can be mapped only between GPUs of one host; use \
                         ginlab proxy for several hosts";
             return Err(Failure::Usage(text.into()));
         }
-        let plan = Plan::new(args)?;
-        let rank = Rank::open(&plan, ranks)?;
+        let plan = IpcPlan::new(args)?;
+        let rank = IpcRank::open(&plan, ranks)?;
         let load = |path| ForeignModule::load(&rank.device, path).map_err(|error| usage("--cuda-module", error));
         let cuda = plan.args.cuda_module.as_deref().map(load).transpose()?;
         let header = header(&plan, ranks, &rank);
         Ok((Ipc { plan, cuda, rank, alone: HashMap::new(), held: Rows::new(), number: 0 }, header))
     }
 
-    async fn tuple(&mut self, (scene, tuple): &(usize, Tuple), ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    async fn tuple(&mut self, (scene, tuple): &(usize, IpcConfig), ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let Ipc { plan, cuda, rank, alone, held, number } = self;
         let scene = &plan.scenes[*scene];
         let mut writer = Writer { scene, tuple: *tuple, plan, rank, alone };
@@ -124,7 +128,7 @@ impl Experiment for Ipc {
             return Ok(is_first.then(|| writer.unreachable(flow, why)).into_iter().collect());
         }
         *number += 1;
-        let bench = Bench { plan, scene, tuple: *tuple, number: *number, rank, cuda: cuda.as_ref() };
+        let bench = IpcBench { plan, scene, tuple: *tuple, number: *number, rank, cuda: cuda.as_ref() };
         let (measured, missing) = bench.run(ranks).await?;
         held.extend(measured.iter().flat_map(|measured| writer.rows(measured)));
         held.extend(missing.map(|missing| writer.missing(missing)));
@@ -147,7 +151,7 @@ impl Experiment for Ipc {
     }
 }
 
-fn header(plan: &Plan, ranks: &Bootstrap, rank: &Rank) -> Header {
+fn header(plan: &IpcPlan, ranks: &Bootstrap, rank: &IpcRank) -> Header {
     let mut header = Versions::header();
     header.set(Key::Gpu, rank.device.name()).set(Key::Memory, "device memory, mapped by the other ranks");
     mps::describe(&mut header, &rank.sharing);

@@ -1,10 +1,10 @@
 //! Checked options: the measurements of the run, or a one-line error.
 
-use super::args::{Args, Direction, Grid, Pairs};
-pub use super::args::{Launch, Operation};
+use super::args::{Direction, GridChoice, IpcArgs, Pairs};
+pub use super::args::{IpcOperation, SubmitMethod};
 use crate::error::Failure;
 use crate::values::usage;
-use ginlab::cuda::{Choice, Device};
+use ginlab::cuda::{Device, DeviceChoice};
 use ginlab::measure::size;
 use ginlab::mps;
 use itertools::iproduct;
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 /// Transfer from one rank's GPU to another's, executed by `from`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
+pub struct GpuFlow {
     pub from: usize,
     pub to: usize,
 }
 
-impl fmt::Display for Flow {
+impl fmt::Display for GpuFlow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}>{}", self.from, self.to)
     }
@@ -27,7 +27,7 @@ impl fmt::Display for Flow {
 /// Flows that run at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scene {
-    pub flows: Vec<Flow>,
+    pub flows: Vec<GpuFlow>,
     pub direction: &'static str,
 }
 
@@ -35,7 +35,7 @@ impl Scene {
     /// Returns the value of column `pair` for a row about all flows.
     pub fn pair(&self) -> String {
         match (self.direction, self.flows.as_slice()) {
-            ("both", [Flow { from, to }, ..]) => format!("{from}<>{to}"),
+            ("both", [GpuFlow { from, to }, ..]) => format!("{from}<>{to}"),
             (_, [flow]) => flow.to_string(),
             _ => "all".into(),
         }
@@ -44,18 +44,18 @@ impl Scene {
 
 /// One measurement of a scene, in which all cases are interleaved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuple {
-    pub operation: Operation,
+pub struct IpcConfig {
+    pub operation: IpcOperation,
     pub bytes: u64,
-    pub launch: Launch,
+    pub launch: SubmitMethod,
     pub block: u32,
     pub grid: u32,
 }
 
 /// The measurements of a run, derived from the options and the GPUs of this machine.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    pub args: Args,
+pub struct IpcPlan {
+    pub args: IpcArgs,
     pub ranks: usize,
     pub emulated: bool,
     pub scenes: Vec<Scene>,
@@ -76,20 +76,20 @@ pub const MOST_RANKS: usize = 64;
 /// Maximum size. The pattern indexes 4-byte words with 32 bits.
 const MOST_BYTES: u64 = 16 << 30;
 
-impl Plan {
+impl IpcPlan {
     /// Checks the options.
-    pub fn new(args: &Args) -> Result<Plan, Failure> {
+    pub fn new(args: &IpcArgs) -> Result<IpcPlan, Failure> {
         let (emulated, ranks) = devices(args)?;
         let end = args.end.unwrap_or_else(|| args.begin.max(if emulated { 4 << 20 } else { 1 << 30 }));
         if args.begin == 0 || end > MOST_BYTES {
             return Err(usage("--begin, --end", "sizes must be from 1 B to 16 GiB"));
         }
         let (grids, knee) = match &args.grid {
-            Some(Grid::Auto) => (doubled(if emulated { 8 } else { 256 }), true),
-            Some(Grid::List(grids)) => (grids.to_vec(), false),
+            Some(GridChoice::Auto) => (doubled(if emulated { 8 } else { 256 }), true),
+            Some(GridChoice::List(grids)) => (grids.to_vec(), false),
             None => (if emulated { vec![1, 4] } else { vec![1, 8, 32, 128] }, false),
         };
-        Ok(Plan {
+        Ok(IpcPlan {
             args: args.clone(),
             ranks,
             emulated,
@@ -108,11 +108,11 @@ impl Plan {
     }
 
     /// Returns every parameter combination of every scene. Combinations that differ only in their grid are adjacent.
-    pub fn tuples(&self) -> Vec<(usize, Tuple)> {
-        let Args { operation, launch, block, .. } = &self.args;
+    pub fn tuples(&self) -> Vec<(usize, IpcConfig)> {
+        let IpcArgs { operation, launch, block, .. } = &self.args;
         iproduct!(0..self.scenes.len(), operation, &self.sizes, launch, block, &self.grids)
             .map(|(scene, &operation, &bytes, &launch, &block, &grid)| {
-                (scene, Tuple { operation, bytes, launch, block, grid })
+                (scene, IpcConfig { operation, bytes, launch, block, grid })
             })
             .collect()
     }
@@ -124,15 +124,15 @@ impl Plan {
 }
 
 /// Returns whether the emulated device is used, and the number of ranks.
-fn devices(args: &Args) -> Result<(bool, usize), Failure> {
+fn devices(args: &IpcArgs) -> Result<(bool, usize), Failure> {
     // Does not use CUDA, because ranks that share a GPU must initialize CUDA after the MPS server has started.
     let seen = mps::gpu_count();
     let gpus = match args.device {
-        Choice::Emulated => None,
-        Choice::Auto => Some(seen).filter(|seen| *seen > 0),
-        Choice::Gpu if seen > 0 => Some(seen),
+        DeviceChoice::Emulated => None,
+        DeviceChoice::Auto => Some(seen).filter(|seen| *seen > 0),
+        DeviceChoice::Gpu if seen > 0 => Some(seen),
         // Opening the device returns the reason why there is no GPU.
-        Choice::Gpu => return Device::open(Choice::Gpu, 0).map(|_| (false, 2)).map_err(Failure::from),
+        DeviceChoice::Gpu => return Device::open(DeviceChoice::Gpu, 0).map(|_| (false, 2)).map_err(Failure::from),
     };
     let ranks = args.np.unwrap_or(match (args.pairs, gpus) {
         (Pairs::First, _) | (_, None) => 2,
@@ -145,22 +145,22 @@ fn devices(args: &Args) -> Result<(bool, usize), Failure> {
 }
 
 fn scenes(pairs: Pairs, ranks: usize, directions: &[Direction]) -> Vec<Scene> {
-    let every = || iproduct!(0..ranks, 0..ranks).map(|(from, to)| Flow { from, to });
+    let every = || iproduct!(0..ranks, 0..ranks).map(|(from, to)| GpuFlow { from, to });
     let mut scenes = Vec::new();
     if pairs == Pairs::All {
         // Each rank starts with its successor, so that streams of different speed do not favour one GPU over all ranks.
         let flows =
-            iproduct!(0..ranks, 1..ranks).map(|(from, step)| Flow { from, to: (from + step) % ranks }).collect();
+            iproduct!(0..ranks, 1..ranks).map(|(from, step)| GpuFlow { from, to: (from + step) % ranks }).collect();
         return vec![Scene { flows, direction: "all" }];
     }
     for &direction in directions {
         let both = direction == Direction::Both;
         for flow in every() {
             let wanted = if both { flow.from < flow.to } else { flow.from != flow.to };
-            if !wanted || pairs == Pairs::First && flow != (Flow { from: 0, to: 1 }) {
+            if !wanted || pairs == Pairs::First && flow != (GpuFlow { from: 0, to: 1 }) {
                 continue;
             }
-            let back = Flow { from: flow.to, to: flow.from };
+            let back = GpuFlow { from: flow.to, to: flow.from };
             scenes.push(match both {
                 true => Scene { flows: vec![flow, back], direction: "both" },
                 false => Scene { flows: vec![flow], direction: "one" },

@@ -6,14 +6,14 @@
 //! ```
 //! Other ranks write to slots. There is only one slot if only one rank writes at a time.
 
-use super::plan::{Flow, Plan};
+use super::plan::{GpuFlow, IpcPlan};
 use crate::error::Failure;
 use crate::values::check_grid;
 use cuda_std::emulation;
 use cuda_std::memory::{Word, store_release_host_u64};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
-use ginlab::cuda::{Buffer, Choice, Device, DeviceError, OpenedMemory, PeerHandle, Place, Stream};
+use ginlab::cuda::{Buffer, Device, DeviceChoice, DeviceError, MemoryLocation, OpenedMemory, PeerHandle, Stream};
 use ginlab::gin::seat::{Seat, Wants};
 use ginlab::pci::PciAddress;
 use ginlab::sharing::{SAME_GPU, Sharing};
@@ -35,7 +35,7 @@ const ALIGNMENT: u64 = 4096;
 
 /// State of one rank. Fields are dropped in order: streams wait for their work, and opened memories are closed before
 /// this rank's memory is freed.
-pub struct Rank {
+pub struct IpcRank {
     pub me: usize,
     ranks: usize,
     pub device: Device,
@@ -48,7 +48,7 @@ pub struct Rank {
     memory: Buffer,
     /// Reason why the first rank cannot access the second one's memory; `None` if it can.
     unreachable: Vec<Vec<Option<String>>>,
-    links: Vec<Vec<Option<Link>>>,
+    links: Vec<Vec<Option<GpuLink>>>,
     abort: Buffer,
     words: Buffer,
     slot_bytes: u64,
@@ -60,7 +60,7 @@ pub struct Rank {
 
 /// Connection between two ranks' GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Between {
+pub enum GpuConnection {
     NvLink,
     Pcie,
     /// None: both ranks use the same GPU
@@ -69,27 +69,27 @@ pub enum Between {
 
 /// Connection between two ranks' GPUs, and its rate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Link {
-    pub between: Between,
+pub struct GpuLink {
+    pub between: GpuConnection,
     /// Number of links between the GPUs, directly or through a switch, if NVML reports it.
     pub count: Option<u32>,
     /// Rate of all links together in one direction, if NVML reports it.
     pub bits_per_second: Option<u64>,
 }
 
-impl Between {
-    fn of(nvlink: bool) -> Between {
-        if nvlink { Between::NvLink } else { Between::Pcie }
+impl GpuConnection {
+    fn of(nvlink: bool) -> GpuConnection {
+        if nvlink { GpuConnection::NvLink } else { GpuConnection::Pcie }
     }
 }
 
-impl Link {
+impl GpuLink {
     /// Returns the value of column `fabric`.
     pub fn fabric(&self) -> &'static str {
         match self.between {
-            Between::NvLink => "nvlink",
-            Between::Pcie => "pcie",
-            Between::SameGpu => SAME_GPU,
+            GpuConnection::NvLink => "nvlink",
+            GpuConnection::Pcie => "pcie",
+            GpuConnection::SameGpu => SAME_GPU,
         }
     }
 }
@@ -98,13 +98,13 @@ impl Link {
 #[derive(Serialize, Deserialize)]
 struct RankInfo {
     unreachable: Vec<Option<String>>,
-    links: Vec<Option<Link>>,
+    links: Vec<Option<GpuLink>>,
 }
 
-impl Rank {
+impl IpcRank {
     /// Allocates this rank's memory and opens that of the other ranks.
-    pub fn open(plan: &Plan, ranks: &mut Bootstrap) -> Result<Rank, Failure> {
-        let choice = if plan.emulated { Choice::Emulated } else { Choice::Gpu };
+    pub fn open(plan: &IpcPlan, ranks: &mut Bootstrap) -> Result<IpcRank, Failure> {
+        let choice = if plan.emulated { DeviceChoice::Emulated } else { DeviceChoice::Gpu };
         let Seat { device, sharing, mut notes, .. } = Seat::open(ranks, Wants::new(choice))?;
         // Every rank runs kernels, and no other process needs the cores.
         emulation::set_workers((cores::usable() / ranks.local_size()).max(1));
@@ -135,9 +135,9 @@ impl Rank {
             card.links.push(link(&device, nvml.as_deref(), &handles[me], handle));
         }
         let cards: Vec<RankInfo> = ranks.all_gather_values(&card, "reachable ranks")?;
-        let words = device.allocate(Place::Device, ((3 + 2 * ranks.size() as u64) * APART) as usize)?;
+        let words = device.allocate(MemoryLocation::Device, ((3 + 2 * ranks.size() as u64) * APART) as usize)?;
         let streams = || (0..slots).map(|_| Stream::new(&device)).collect::<Result<Vec<_>, _>>();
-        Ok(Rank {
+        Ok(IpcRank {
             me,
             ranks: ranks.size(),
             streams: streams()?,
@@ -146,7 +146,7 @@ impl Rank {
             memory,
             unreachable: cards.iter().map(|card| card.unreachable.clone()).collect(),
             links: cards.into_iter().map(|card| card.links).collect(),
-            abort: device.allocate(Place::Host, 8)?,
+            abort: device.allocate(MemoryLocation::Host, 8)?,
             words,
             slot_bytes: most,
             slots,
@@ -166,12 +166,12 @@ impl Rank {
     }
 
     /// Returns the reason why a flow is impossible; `None` if it is possible.
-    pub fn unreachable(&self, flow: Flow) -> Option<&String> {
+    pub fn unreachable(&self, flow: GpuFlow) -> Option<&String> {
         self.unreachable[flow.from][flow.to].as_ref()
     }
 
     /// Returns the connection between two ranks, if NVML reports it.
-    pub fn link(&self, flow: Flow) -> Option<&Link> {
+    pub fn link(&self, flow: GpuFlow) -> Option<&GpuLink> {
         self.links[flow.from][flow.to].as_ref()
     }
 
@@ -199,12 +199,12 @@ impl Rank {
     }
 
     /// Returns the address of the flag of a flow, which is in the receiver's memory, in this rank's address space.
-    pub fn flag(&self, flow: Flow) -> *const Word {
+    pub fn flag(&self, flow: GpuFlow) -> *const Word {
         (self.base(flow.to) + FLAGS + flow.from as u64 * APART) as *const Word
     }
 
     /// Clears this rank's flag of an incoming flow.
-    pub fn lower_flag(&self, flow: Flow) -> Result<(), DeviceError> {
+    pub fn lower_flag(&self, flow: GpuFlow) -> Result<(), DeviceError> {
         self.memory.write((FLAGS + flow.from as u64 * APART) as usize, &[0u64])
     }
 
@@ -302,26 +302,30 @@ fn counter_offset(to: Option<usize>) -> u64 {
 }
 
 /// Returns the connection between this rank's GPU and another rank's.
-fn link(device: &Device, nvml: Option<&[Links]>, ours: &PeerHandle, theirs: &PeerHandle) -> Option<Link> {
+fn link(device: &Device, nvml: Option<&[Links]>, ours: &PeerHandle, theirs: &PeerHandle) -> Option<GpuLink> {
     let (PeerHandle::Cuda { gpu: ours, .. }, PeerHandle::Cuda { gpu: theirs, .. }) = (ours, theirs) else {
         return None;
     };
     if ours == theirs {
-        return Some(Link { between: Between::SameGpu, count: None, bits_per_second: None });
+        return Some(GpuLink { between: GpuConnection::SameGpu, count: None, bits_per_second: None });
     }
     // The driver reports atomics even if NVML reports no links, for example in a guest. Atomic operations on another
     // GPU's memory require NVLink.
     let atomics = device.peer_atomics(theirs);
     let addresses: Option<(PciAddress, PciAddress)> = ours.parse().ok().zip(theirs.parse().ok());
     let Some((links, (ours, theirs))) = nvml.zip(addresses) else {
-        return atomics.map(|nvlink| Link { between: Between::of(nvlink), count: None, bits_per_second: None });
+        return atomics.map(|nvlink| GpuLink {
+            between: GpuConnection::of(nvlink),
+            count: None,
+            bits_per_second: None,
+        });
     };
     let count = nvlink::between(links, ours, theirs);
     let all = links.iter().find(|links| links.gpu == ours);
     let each = all.and_then(|all| Some(all.bytes_per_second? / f64::from(all.active)));
     let bits_per_second = each.filter(|_| count > 0).map(|each| (each * 8.0 * f64::from(count)) as u64);
-    Some(Link {
-        between: Between::of(count > 0 || atomics == Some(true)),
+    Some(GpuLink {
+        between: GpuConnection::of(count > 0 || atomics == Some(true)),
         count: Some(count).filter(|count| *count > 0),
         bits_per_second,
     })

@@ -1,10 +1,10 @@
 //! Time measured by the receiver between consecutive flags, each of which follows its data.
 
 use super::measure::Cases;
-use super::plan::Flow;
+use super::plan::GpuFlow;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Place, Stream};
+use ginlab::cuda::{MemoryLocation, Stream};
 use ginlab::measure::stats::Summary;
 use kernels::ipc_wait::{IPC_RECEIVE, ReceiveArgs};
 use std::time::Duration;
@@ -17,9 +17,9 @@ impl Cases<'_> {
     pub fn received(&mut self, case: usize, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let count = self.setup.iterations.clamp(4, RECEIVED);
         let me = self.rank.me;
-        let incoming: Vec<(usize, Flow)> =
+        let incoming: Vec<(usize, GpuFlow)> =
             self.scene.flows.iter().copied().enumerate().filter(|(_, flow)| flow.to == me).collect();
-        let times = self.rank.device.allocate(Place::Device, incoming.len() * count as usize * 8)?;
+        let times = self.rank.device.allocate(MemoryLocation::Device, incoming.len() * count as usize * 8)?;
         let receive = self.rank.device.function(&IPC_RECEIVE, 1)?;
         for (index, (_, flow)) in incoming.iter().enumerate() {
             self.rank.lower_flag(*flow)?;

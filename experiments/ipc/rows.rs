@@ -1,16 +1,16 @@
 //! Conversion of all ranks' results to rows.
 
-use super::cases::{BULK, By, Case, Missing};
+use super::cases::{BULK, CopyMechanism, CopyMethod, MissingCase};
 use super::columns::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
-use super::plan::{Flow, Plan, Scene, Tuple};
-use super::rank::Rank;
+use super::plan::{GpuFlow, IpcConfig, IpcPlan, Scene};
+use super::rank::IpcRank;
 use crate::columns::POST;
 use crate::mps;
 use crate::runner::{Rows, slowest, timed};
 use crate::series::Results;
 use crate::values;
 use ginlab::measure::stats::Summary;
-use ginlab::report::{Row, Status};
+use ginlab::report::{Row, RowStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 
@@ -19,7 +19,7 @@ const GOOD_ENOUGH: f64 = 1.02;
 
 /// Results of one rank besides its times, each with the indices of case and flow.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct IpcResults {
     /// Microseconds between consecutive flags.
     pub received: Vec<(usize, usize, f64)>,
     /// Wrong bytes.
@@ -27,26 +27,26 @@ pub struct Outcome {
 }
 
 /// Results of a parameter combination.
-pub struct Measured {
-    pub cases: Vec<Case>,
+pub struct IpcMeasurement {
+    pub cases: Vec<CopyMethod>,
     pub results: Results<usize>,
     /// Other results, by rank.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<IpcResults>,
     pub iterations: u64,
 }
 
 /// Creates rows, and stores the times with which later rows are compared.
 pub struct Writer<'a> {
     pub scene: &'a Scene,
-    pub tuple: Tuple,
-    pub plan: &'a Plan,
-    pub rank: &'a Rank,
+    pub tuple: IpcConfig,
+    pub plan: &'a IpcPlan,
+    pub rank: &'a IpcRank,
     /// Median times of flows that run alone, in one direction.
     pub alone: &'a mut HashMap<String, f64>,
 }
 
 impl Writer<'_> {
-    fn blank(&self, name: &str, pair: String, flow: Flow) -> Row {
+    fn blank(&self, name: &str, pair: String, flow: GpuFlow) -> Row {
         let fabric = match (self.plan.emulated, self.rank.link(flow)) {
             (true, _) => "shm",
             (false, Some(link)) => link.fabric(),
@@ -61,24 +61,24 @@ impl Writer<'_> {
     }
 
     /// Returns the row of a scene with a pair whose ranks cannot access each other.
-    pub fn unreachable(&self, flow: Flow, why: &str) -> (Row, Vec<f64>) {
+    pub fn unreachable(&self, flow: GpuFlow, why: &str) -> (Row, Vec<f64>) {
         let operation = self.tuple.operation.name();
         let mut row = self.blank(operation, self.scene.pair(), flow);
         row.set(&OPERATION, operation);
-        row.status = Status::Skipped(format!("rank {} and rank {}: {why}", flow.from, flow.to));
+        row.status = RowStatus::Skipped(format!("rank {} and rank {}: {why}", flow.from, flow.to));
         (row, Vec::new())
     }
 
     /// Returns the row of a case that the device does not support.
-    pub fn missing(&self, (name, why): Missing) -> (Row, Vec<f64>) {
+    pub fn missing(&self, (name, why): MissingCase) -> (Row, Vec<f64>) {
         let mut row = self.blank(name, self.scene.pair(), self.scene.flows[0]);
         fill_variables(&mut row, &self.tuple, Some(BULK.0), Some(BULK.1), true);
-        row.status = Status::Skipped(why);
+        row.status = RowStatus::Skipped(why);
         (row, Vec::new())
     }
 
     /// Returns the rows of a parameter combination: one for all flows together if there are several, and one per flow.
-    pub fn rows(&mut self, measured: &Measured) -> Rows {
+    pub fn rows(&mut self, measured: &IpcMeasurement) -> Rows {
         let mut rows = Rows::new();
         let flows = self.scene.flows.len();
         let together = (flows > 1).then_some(None);
@@ -87,7 +87,7 @@ impl Writer<'_> {
             rows.extend((0..measured.cases.len()).map(|number| self.row(measured, number, view)));
             for (number, case) in measured.cases.iter().enumerate() {
                 let Some((name, width)) = case.baseline else { continue };
-                let named = |other: &Case| other.name == name && (width.is_none() || other.width == width);
+                let named = |other: &CopyMethod| other.name == name && (width.is_none() || other.width == width);
                 if let Some(found) = measured.cases.iter().position(named) {
                     let (baseline, theirs) = rows[first + found].clone();
                     let (row, ours) = &mut rows[first + number];
@@ -98,13 +98,13 @@ impl Writer<'_> {
         rows
     }
 
-    fn row(&mut self, measured: &Measured, number: usize, view: Option<usize>) -> (Row, Vec<f64>) {
+    fn row(&mut self, measured: &IpcMeasurement, number: usize, view: Option<usize>) -> (Row, Vec<f64>) {
         let (scene, tuple) = (self.scene, self.tuple);
         let (case, outcomes) = (&measured.cases[number], &measured.outcomes);
         let flows: Vec<usize> = view.map_or((0..scene.flows.len()).collect(), |flow| vec![flow]);
         let pair = view.map_or_else(|| scene.pair(), |flow| scene.flows[flow].to_string());
         let mut row = self.blank(case.name, pair, scene.flows[flows[0]]);
-        fill_variables(&mut row, &tuple, case.width, case.store, !matches!(case.by, By::CopyEngine));
+        fill_variables(&mut row, &tuple, case.width, case.store, !matches!(case.by, CopyMechanism::CopyEngine));
         row.iterations = Some(measured.iterations);
         // Flows that run together have finished when the last one has.
         let results = measured.results.of(number);
@@ -143,7 +143,7 @@ impl Writer<'_> {
     }
 }
 
-fn fill_variables(row: &mut Row, tuple: &Tuple, width: Option<u32>, store: Option<&str>, is_kernel: bool) {
+fn fill_variables(row: &mut Row, tuple: &IpcConfig, width: Option<u32>, store: Option<&str>, is_kernel: bool) {
     row.size_bytes = Some(tuple.bytes);
     row.set(&OPERATION, tuple.operation.name()).set(&LAUNCH, values::name(tuple.launch));
     row.set(&WIDTH, width).set(&STORE, store);

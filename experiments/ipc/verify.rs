@@ -1,19 +1,20 @@
 //! Verification of every byte.
 
 use super::measure::Cases;
-use super::plan::Flow;
+use super::plan::GpuFlow;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Function;
-use kernels::ipc::{IpcArgs, POISON, sum};
+use kernels::ipc::{IpcKernelArgs, POISON, sum};
 
 impl Cases<'_> {
     /// Poisons the destination, runs the case as it is timed, and checks the bytes at the rank that holds them.
     pub fn check(&mut self, case: usize, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let me = self.rank.me;
         let operation = self.tuple.operation;
-        let flows: Vec<(usize, Flow)> = self.scene.flows.iter().copied().enumerate().collect();
-        let held: Vec<(usize, Flow)> = flows.iter().copied().filter(|(_, flow)| self.holder(*flow).0 == me).collect();
+        let flows: Vec<(usize, GpuFlow)> = self.scene.flows.iter().copied().enumerate().collect();
+        let held: Vec<(usize, GpuFlow)> =
+            flows.iter().copied().filter(|(_, flow)| self.holder(*flow).0 == me).collect();
         let in_memory = self.setup.cases[case].has_destination(operation);
         if self.setup.cases[case].has_source(operation) && flows.iter().any(|(_, flow)| self.holder(*flow).1 == me) {
             self.help(&self.setup.fill, self.rank.source(me), self.seed(case, me), 0, ranks)?;
@@ -58,13 +59,13 @@ impl Cases<'_> {
     /// Fills or checks memory of this rank.
     fn help(
         &self,
-        function: &Function<IpcArgs>,
+        function: &Function<IpcKernelArgs>,
         address: u64,
         seed: u32,
         xor: u32,
         ranks: &mut Bootstrap,
     ) -> Result<(), Failure> {
-        let args = IpcArgs {
+        let args = IpcKernelArgs {
             destination: address as *mut u8,
             source: std::ptr::null(),
             bytes: self.tuple.bytes,

@@ -2,11 +2,11 @@
 
 use crate::args::RepeatArgs;
 use crate::error::Failure;
-use crate::random::{Random, RandomArgs};
+use crate::random::{RandomArgs, SeededChoices};
 use crate::values::{List, counts, list, name, usage};
 use crate::world::WorldArgs;
 use clap::ValueEnum;
-use ginlab::gin::Path;
+use ginlab::gin::PePath;
 use ginlab::report::each_once;
 use itertools::iproduct;
 use kernels::jacobi::resident::MOST_COLUMNS;
@@ -25,7 +25,7 @@ Examples:
 
 /// Method of sending boundary rows to the neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Exchange {
+pub enum HaloExchange {
     /// NCCL, after the stencil
     Nccl,
     /// NCCL, overlapped with the computation of all rows except the outermost
@@ -46,15 +46,15 @@ pub enum Exchange {
     Resident,
 }
 
-impl Exchange {
+impl HaloExchange {
     /// Returns whether NCCL sends the rows.
     pub fn by_nccl(self) -> bool {
-        matches!(self, Exchange::Nccl | Exchange::NcclOverlap) || self.in_graphs()
+        matches!(self, HaloExchange::Nccl | HaloExchange::NcclOverlap) || self.in_graphs()
     }
 
     /// Returns whether iterations are recorded in CUDA graphs.
     pub fn in_graphs(self) -> bool {
-        matches!(self, Exchange::NcclGraph | Exchange::NcclWindow)
+        matches!(self, HaloExchange::NcclGraph | HaloExchange::NcclWindow)
     }
 }
 
@@ -116,19 +116,19 @@ pub enum SyncBy {
 
 /// Number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grid {
+pub enum BlockCount {
     /// Chosen by the field and the device.
     Auto,
     Blocks(u32),
 }
 
-impl FromStr for Grid {
+impl FromStr for BlockCount {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Grid, String> {
+    fn from_str(text: &str) -> Result<BlockCount, String> {
         match text.parse() {
-            _ if text == "auto" => Ok(Grid::Auto),
-            Ok(blocks) if (1..=1 << 20).contains(&blocks) => Ok(Grid::Blocks(blocks)),
+            _ if text == "auto" => Ok(BlockCount::Auto),
+            Ok(blocks) if (1..=1 << 20).contains(&blocks) => Ok(BlockCount::Blocks(blocks)),
             _ => Err(format!("invalid grid {text:?}: expected auto or a number of blocks")),
         }
     }
@@ -139,10 +139,10 @@ impl FromStr for Grid {
 #[command(after_help = EXAMPLES)]
 #[command(mut_arg("repeats", |arg| arg.help("Number of runs").default_value("5")))]
 #[command(mut_arg("no_check", |arg| arg.help("Do not compare the field with that of one device")))]
-pub struct Args {
+pub struct JacobiArgs {
     /// Method of sending boundary rows to the neighbours; a list to sweep [default: all, those of NCCL only on GPUs]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
-    pub exchange: Vec<Exchange>,
+    pub exchange: Vec<HaloExchange>,
     /// Summation of the squares of the changes; a list to sweep
     #[arg(long, default_value = "block", value_name = "LIST", value_delimiter = ',', value_enum)]
     pub norm: Vec<Norm>,
@@ -153,8 +153,8 @@ pub struct Args {
     #[arg(long, default_value = "neighbours", value_name = "LIST", value_delimiter = ',', value_enum)]
     pub sync: Vec<SyncBy>,
     /// Path between PEs: auto, nvlink, rails, direct; a list to sweep
-    #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Path>)]
-    pub path: List<Path>,
+    #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<PePath>)]
+    pub path: List<PePath>,
     /// Columns of the field; a list to sweep [default: 4096; 64 on the emulated device]
     #[arg(long, value_name = "LIST", value_parser = counts::<u32>(1 << 20))]
     pub nx: Option<List<u32>>,
@@ -165,8 +165,8 @@ pub struct Args {
     #[arg(short = 'n', long, value_name = "LIST", value_parser = counts::<u32>(10_000_000))]
     pub iterations: Option<List<u32>>,
     /// Number of blocks, or auto; a list to sweep
-    #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Grid>)]
-    pub grid: List<Grid>,
+    #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<BlockCount>)]
+    pub grid: List<BlockCount>,
     /// Threads per block, a multiple of 32; a list to sweep. resident uses as many as a row requires
     #[arg(long, default_value = "256", value_name = "LIST", value_parser = threads)]
     pub block: List<u32>,
@@ -209,16 +209,16 @@ fn columns(text: &str) -> Result<u32, String> {
 
 /// Parameters of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuple {
-    pub exchange: Exchange,
+pub struct JacobiConfig {
+    pub exchange: HaloExchange,
     pub norm: Norm,
     pub when: When,
     pub sync: SyncBy,
-    pub path: Path,
+    pub path: PePath,
     pub nx: u32,
     pub ny: u32,
     pub iterations: u32,
-    pub grid: Grid,
+    pub grid: BlockCount,
     /// Threads per block. 0 for as many as a row requires.
     pub block: u32,
     /// Maximum columns of a resident block.
@@ -236,12 +236,12 @@ pub struct Defaults {
 
 /// Returns the parameter combinations of all rows that the options select. Parameter combinations that differ only in
 /// parameters without effect are listed once.
-pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
+pub fn tuples(args: &JacobiArgs, defaults: Defaults) -> Result<Vec<JacobiConfig>, Failure> {
     if let Some(random) = args.random.generators() {
         return Ok(each_once(random.map(|random| shape(args, defaults, random))));
     }
     let list_or = |given: &Option<List<u32>>, otherwise: u32| given.clone().unwrap_or_else(|| vec![otherwise]);
-    let every = Exchange::value_variants().iter().copied().filter(|exchange| defaults.nccl || !exchange.by_nccl());
+    let every = HaloExchange::value_variants().iter().copied().filter(|exchange| defaults.nccl || !exchange.by_nccl());
     let exchanges = if args.exchange.is_empty() { every.collect() } else { args.exchange.clone() };
     let by = |nx| list_or(&args.ny, nx).into_iter().map(move |ny| (nx, ny));
     let fields: Vec<(u32, u32)> = list_or(&args.nx, defaults.nx).into_iter().flat_map(by).collect();
@@ -249,11 +249,11 @@ pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
         return Err(usage("--nx/--ny", format!("{nx} x {ny}: a field requires at least 3 columns and 3 rows")));
     }
     let iterations = list_or(&args.iterations, defaults.iterations);
-    let Args { path, norm, norm_when, sync, grid, block, .. } = args;
+    let JacobiArgs { path, norm, norm_when, sync, grid, block, .. } = args;
     let all = iproduct!(path, &fields, &iterations, norm, norm_when, sync, &exchanges, grid, block);
     let tuples = all.map(|(&path, &(nx, ny), &iterations, &norm, &when, &sync, &exchange, &grid, &block)| {
-        let resident = exchange == Exchange::Resident;
-        Tuple {
+        let resident = exchange == HaloExchange::Resident;
+        JacobiConfig {
             exchange,
             norm,
             when: if norm == Norm::Never { When::Delayed } else { when },
@@ -271,14 +271,14 @@ pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
 }
 
 /// Returns a random shape of a resident field: up to the largest `--nx` and `--ny`, in pieces of any size.
-fn shape(args: &Args, defaults: Defaults, mut random: Random) -> Tuple {
+fn shape(args: &JacobiArgs, defaults: Defaults, mut random: SeededChoices) -> JacobiConfig {
     let most = |given: &Option<List<u32>>, otherwise| {
         given.iter().flat_map(|list| list.iter()).copied().max().unwrap_or(otherwise)
     };
     let least = args.world.meet.np.unwrap_or(2).max(3) as u64;
     let (nx, ny) = (most(&args.nx, MOST_RANDOM.0), most(&args.ny, MOST_RANDOM.1));
-    Tuple {
-        exchange: Exchange::Resident,
+    JacobiConfig {
+        exchange: HaloExchange::Resident,
         norm: random.one(&[Norm::Block, Norm::Never]),
         when: When::Delayed,
         sync: SyncBy::Neighbours,
@@ -286,22 +286,22 @@ fn shape(args: &Args, defaults: Defaults, mut random: Random) -> Tuple {
         nx: random.size_within(3, nx.into()) as u32,
         ny: random.size_within(least, ny.into()) as u32,
         iterations: args.iterations.as_ref().map_or(defaults.iterations, |list| random.one(list)),
-        grid: Grid::Auto,
+        grid: BlockCount::Auto,
         block: 0,
         piece: PIECE * random.size_within(1, u64::from(MOST_COLUMNS / PIECE)) as u32,
     }
 }
 
-impl Tuple {
+impl JacobiConfig {
     /// Returns the reason why the combination is not supported. `None` if it is.
     pub fn refused(&self) -> Option<String> {
-        if self.exchange.by_nccl() && matches!(self.path, Path::Rails | Path::Direct) {
+        if self.exchange.by_nccl() && matches!(self.path, PePath::Rails | PePath::Direct) {
             return Some(format!("{} does not use rails: requires --path auto or nvlink", self.case()));
         }
-        if self.exchange == Exchange::HostWrite && self.path == Path::Direct {
+        if self.exchange == HaloExchange::HostWrite && self.path == PePath::Direct {
             return Some("host-write writes from the CPU, which path direct does not support: use --path rails".into());
         }
-        if self.exchange != Exchange::Resident {
+        if self.exchange != HaloExchange::Resident {
             return None;
         }
         match (self.norm, self.when) {

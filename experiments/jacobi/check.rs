@@ -1,7 +1,7 @@
 //! Results of a run: comparison of field and norm with those of a run on one device, and a trace.
 
-use super::args::{Exchange, Norm, Tuple, When};
-use super::part::Ran;
+use super::args::{HaloExchange, JacobiConfig, Norm, When};
+use super::part::PartResult;
 use super::rank::{How, Jacobi};
 use super::run::POISON;
 use crate::error::Failure;
@@ -17,11 +17,11 @@ const VERIFIED_RUNS: u32 = 4;
 impl Jacobi {
     /// Runs single iterations into poisoned rows. Returns the number of points in neighbours' rows that differ from the
     /// computed ones, or `None` if there is nothing to verify.
-    pub fn wrong_rows(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+    pub fn wrong_rows(&mut self, tuple: &JacobiConfig, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         if self.args.repeat.no_check || tuple.exchange.by_nccl() || ranks.size() < 2 {
             return Ok(None);
         }
-        let once = Tuple { iterations: 1, norm: Norm::Never, when: When::Delayed, ..*tuple };
+        let once = JacobiConfig { iterations: 1, norm: Norm::Never, when: When::Delayed, ..*tuple };
         let mut wrong = 0;
         for _ in 0..VERIFIED_RUNS {
             self.run_part(&once, How { poisoned: true, ..How::default() }, ranks)?;
@@ -34,11 +34,11 @@ impl Jacobi {
 
     /// Returns the number of points in the received rows of the neighbours that differ from the first iteration's
     /// result.
-    fn wrong_halo(&self, tuple: &Tuple) -> Result<u64, Failure> {
+    fn wrong_halo(&self, tuple: &JacobiConfig) -> Result<u64, Failure> {
         let (problem, session) = (tuple.problem(), self.session()?);
         let world = &session.world;
         let (mine, pitch) = (problem.rows(world.my_pe(), world.n_pes()), u64::from(problem.pitch()));
-        let is_resident = tuple.exchange == Exchange::Resident;
+        let is_resident = tuple.exchange == HaloExchange::Resident;
         let mut wrong = 0;
         for (side, row) in [(ABOVE, (mine.start + problem.ny - 1) % problem.ny), (BELOW, mine.end % problem.ny)] {
             // Resident blocks of mapped neighbours exchange words, which are verified by the field.
@@ -63,7 +63,7 @@ impl Jacobi {
 
     /// Returns the number of points of this rank's rows that differ in any bit from those of a run on one device, plus
     /// one if the norm differs too much.
-    pub fn wrong(&self, tuple: &Tuple, ran: &Ran) -> Result<u64, Failure> {
+    pub fn wrong(&self, tuple: &JacobiConfig, ran: &PartResult) -> Result<u64, Failure> {
         let (problem, world) = (tuple.problem(), &self.session()?.world);
         let mine = problem.rows(world.my_pe(), world.n_pes());
         let (fields, alone) = (self.fields()?, self.alone.as_ref());
@@ -87,7 +87,7 @@ impl Jacobi {
     /// Runs the parameter combination with a trace of the times at which blocks start, wait, send and end. Returns
     /// means per iteration, in microseconds: time in the kernel, the longest wait for rows, and the longest time to
     /// send them.
-    pub fn trace(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<[Option<f64>; 3], Failure> {
+    pub fn trace(&mut self, tuple: &JacobiConfig, ranks: &mut Bootstrap) -> Result<[Option<f64>; 3], Failure> {
         self.run(tuple, true, ranks)?;
         let iterations = tuple.iterations as usize;
         let mut words = vec![0u64; (iterations + 1) * TRACE_WORDS];
@@ -97,7 +97,7 @@ impl Jacobi {
             all.map(|nanoseconds| nanoseconds as f64 / 1000.0).sum::<f64>() / iterations as f64
         };
         let waited = Some(of(&|words| words[TRACE_WAITED]));
-        if tuple.exchange == Exchange::Resident {
+        if tuple.exchange == HaloExchange::Resident {
             return Ok([None, waited, None]);
         }
         let kernel = of(&|words| words[TRACE_ENDED].saturating_sub(!words[TRACE_BEGAN]));

@@ -1,6 +1,6 @@
 //! Columns of `ginlab jacobi` in addition to the common ones.
 
-use super::args::{Exchange, Norm, Tuple};
+use super::args::{HaloExchange, JacobiConfig, Norm};
 use crate::columns::{RULE, SHARING};
 use ginlab::report::{Column, Row};
 
@@ -55,7 +55,7 @@ pub const ALL: &[Column] = &[
 ];
 
 /// Sets the columns of the parameter combination's parameters.
-pub fn chosen(row: &mut Row, tuple: &Tuple, norm: &str, sync: &str) {
+pub fn chosen(row: &mut Row, tuple: &JacobiConfig, norm: &str, sync: &str) {
     row.set(&NX, u64::from(tuple.nx)).set(&NY, u64::from(tuple.ny)).set(&NORM, norm).set(&SYNC, sync);
     if tuple.norm != Norm::Never {
         row.set(&NORM_WHEN, tuple.when.to_string());
@@ -67,11 +67,12 @@ pub fn chosen(row: &mut Row, tuple: &Tuple, norm: &str, sync: &str) {
 
 /// Sets the columns of NVIDIA's scaling metric. `time` and `alone` are microseconds per iteration on all devices and on
 /// one.
-pub fn scaling(row: &mut Row, tuple: &Tuple, time: f64, alone: f64) {
+pub fn scaling(row: &mut Row, tuple: &JacobiConfig, time: f64, alone: f64) {
     let ranks = f64::from(row.ranks);
     // The time on one device is that of the launched kernel, which is not comparable with a field in registers and
     // shared memory.
-    let exposed = Some(time - alone / ranks).filter(|exposed| tuple.exchange != Exchange::Resident && *exposed >= 0.0);
+    let exposed =
+        Some(time - alone / ranks).filter(|exposed| tuple.exchange != HaloExchange::Resident && *exposed >= 0.0);
     let bytes = 2.0 * 4.0 * f64::from(tuple.nx) * f64::from(tuple.ny) / ranks;
     row.set(&T1, alone)
         .set(&SPEEDUP, alone / time)

@@ -1,7 +1,7 @@
 //! Partition of a field: tiles of the launched kernel, blocks of the resident one.
 
-use super::args::{Grid, SyncBy, Tuple};
-use super::problem::Problem;
+use super::args::{BlockCount, JacobiConfig, SyncBy};
+use super::problem::LaplaceProblem;
 use super::resident::{MOST_ACROSS, Pieces, Resident, kernel, pieces_kernel};
 use super::session::FEW_REGISTERS;
 use crate::error::Failure;
@@ -19,7 +19,7 @@ const LONG_STRIP: u32 = 3 * STRIP;
 const TILES: u32 = 4 * 4 * 132;
 
 /// Returns the rows per tile and the number of blocks for `rows` rows of a field.
-pub fn launched(tuple: &Tuple, strip: u32, rows: u32) -> (u32, u32) {
+pub fn launched(tuple: &JacobiConfig, strip: u32, rows: u32) -> (u32, u32) {
     let (across, _) = tiles(tuple.problem().pitch(), rows, tuple.block, 1);
     let strip = match strip {
         0 if across * rows.div_ceil(LONG_STRIP) >= TILES => LONG_STRIP,
@@ -28,8 +28,8 @@ pub fn launched(tuple: &Tuple, strip: u32, rows: u32) -> (u32, u32) {
     };
     let tiles = across * rows.div_ceil(strip);
     match tuple.grid {
-        Grid::Auto => (strip, tiles),
-        Grid::Blocks(blocks) => (strip, blocks.min(tiles)),
+        BlockCount::Auto => (strip, tiles),
+        BlockCount::Blocks(blocks) => (strip, blocks.min(tiles)),
     }
 }
 
@@ -38,7 +38,7 @@ pub fn launched(tuple: &Tuple, strip: u32, rows: u32) -> (u32, u32) {
 pub fn waiting(
     device: &Device,
     step: &Function<StepArgs>,
-    tuple: &Tuple,
+    tuple: &JacobiConfig,
     rows: u32,
 ) -> Result<Option<String>, Failure> {
     if device.sharers() < 2 || tuple.sync != SyncBy::Neighbours || tuple.block == 0 {
@@ -62,7 +62,7 @@ pub fn waiting(
 /// error is the reason why the field does not fit.
 pub fn resident(
     device: &Device,
-    tuple: &Tuple,
+    tuple: &JacobiConfig,
     ranks: u32,
     by_rails: bool,
 ) -> Result<Result<Resident, String>, Failure> {
@@ -72,7 +72,7 @@ pub fn resident(
     if rows[1] == 0 {
         return Ok(Err(format!("resident: {} rows are too few for {ranks} ranks", problem.ny)));
     }
-    let blocks = if let Grid::Blocks(blocks) = tuple.grid { blocks } else { 1 };
+    let blocks = if let BlockCount::Blocks(blocks) = tuple.grid { blocks } else { 1 };
     let place = Place { device, tuple, ranks, by_rails, rows, most: device.most_shared_memory()? };
     let is_whole = problem.pitch() <= tuple.piece.min(MOST_COLUMNS) && rows[1] / blocks >= LEAST_ROWS;
     let found = if is_whole { place.whole_rows()? } else { place.pieces()? };
@@ -89,7 +89,7 @@ pub fn resident(
 /// The device and the field for which a resident grid is chosen.
 struct Place<'a> {
     device: &'a Device,
-    tuple: &'a Tuple,
+    tuple: &'a JacobiConfig,
     ranks: u32,
     by_rails: bool,
     /// Rows of the rank with the most rows, and of the one with the fewest.
@@ -114,7 +114,7 @@ impl Place<'_> {
     }
 
     fn too_large(&self, blocks: u32, most_rows: u64) -> String {
-        let Problem { nx, ny } = self.tuple.problem();
+        let LaplaceProblem { nx, ny } = self.tuple.problem();
         format!(
             "{nx} x {ny} does not fit on the chips of {} devices in {blocks} blocks each: the maximum for {nx} columns \
              is {most_rows} rows",
@@ -128,8 +128,8 @@ impl Place<'_> {
         let mut found = Resident { grid: 1, block, shared_bytes: self.most, by_rails: self.by_rails, pieces: None };
         let processors = self.at_once(&found, self.most)?;
         found.grid = match self.tuple.grid {
-            Grid::Auto => rows.div_ceil(rows.div_ceil(processors.max(1)).max(LEAST_ROWS)).min(least / LEAST_ROWS),
-            Grid::Blocks(blocks) => blocks,
+            BlockCount::Auto => rows.div_ceil(rows.div_ceil(processors.max(1)).max(LEAST_ROWS)).min(least / LEAST_ROWS),
+            BlockCount::Blocks(blocks) => blocks,
         };
         let most_rows = (LEAST_ROWS..).find(|rows| shared_bytes(rows + 1, block) > self.most).unwrap_or(LEAST_ROWS);
         let of_block = rows.div_ceil(found.grid);
@@ -162,9 +162,11 @@ impl Place<'_> {
                 continue;
             }
             let down = match self.tuple.grid {
-                Grid::Auto => rows.div_ceil(rows.div_ceil(processors / across)).min(least),
-                Grid::Blocks(blocks) if blocks.is_multiple_of(across) && blocks / across <= least => blocks / across,
-                Grid::Blocks(_) => continue,
+                BlockCount::Auto => rows.div_ceil(rows.div_ceil(processors / across)).min(least),
+                BlockCount::Blocks(blocks) if blocks.is_multiple_of(across) && blocks / across <= least => {
+                    blocks / across
+                }
+                BlockCount::Blocks(_) => continue,
             };
             let most_rows = (1..).find(|rows| pieces::shared_bytes(rows + 1, block) > self.most).unwrap_or(1);
             let of_block = rows.div_ceil(down);
@@ -173,11 +175,11 @@ impl Place<'_> {
             }
             largest = largest.max(u64::from(most_rows) * u64::from(processors / across) * u64::from(self.ranks));
         }
-        let Problem { nx, .. } = self.tuple.problem();
+        let LaplaceProblem { nx, .. } = self.tuple.problem();
         Ok(Err(match self.tuple.grid {
-            Grid::Blocks(blocks) if largest > 0 => self.too_large(blocks, largest),
-            Grid::Auto if largest > 0 => self.too_large(processors, largest),
-            Grid::Blocks(blocks) if first <= processors => format!(
+            BlockCount::Blocks(blocks) if largest > 0 => self.too_large(blocks, largest),
+            BlockCount::Auto if largest > 0 => self.too_large(processors, largest),
+            BlockCount::Blocks(blocks) if first <= processors => format!(
                 "{blocks} blocks for {least} rows of a rank: {nx} columns require a multiple of {first} blocks, up to \
                  {}",
                 u64::from(first) * u64::from(least)
@@ -194,17 +196,17 @@ impl Place<'_> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::args::{Exchange, Norm, When};
+    use super::super::args::{HaloExchange, Norm, When};
     use super::*;
-    use ginlab::gin::Path;
+    use ginlab::gin::PePath;
 
-    fn tuple(nx: u32, ny: u32, grid: Grid) -> Tuple {
-        Tuple {
-            exchange: Exchange::Resident,
+    fn tuple(nx: u32, ny: u32, grid: BlockCount) -> JacobiConfig {
+        JacobiConfig {
+            exchange: HaloExchange::Resident,
             norm: Norm::Block,
             when: When::Delayed,
             sync: SyncBy::Neighbours,
-            path: Path::Auto,
+            path: PePath::Auto,
             nx,
             ny,
             iterations: 10,
@@ -217,22 +219,22 @@ mod tests {
     #[test]
     fn oversized_field_is_rejected_with_maximum() {
         let why = |nx, ny, grid| resident(&Device::Emulated, &tuple(nx, ny, grid), 2, false).unwrap().unwrap_err();
-        let text = why(4096, 8192, Grid::Auto);
+        let text = why(4096, 8192, BlockCount::Auto);
         assert!(text.contains("4096 x 8192 does not fit on the chips of 2 devices"), "{text}");
         let largest: u32 = text.split_whitespace().rev().nth(1).unwrap().parse().unwrap();
         assert!((4096..8192).contains(&largest), "{text}");
-        let fits = resident(&Device::Emulated, &tuple(4096, largest, Grid::Auto), 2, false).unwrap().unwrap();
+        let fits = resident(&Device::Emulated, &tuple(4096, largest, BlockCount::Auto), 2, false).unwrap().unwrap();
         assert_eq!((fits.grid, fits.block), (132, 1024));
-        assert!(why(4096, largest + 1, Grid::Auto).contains(&format!("is {largest} rows")));
-        assert!(why(64, 64, Grid::Blocks(33)).contains("a multiple of 1 blocks, up to 32"));
-        assert!(why(8000, 64, Grid::Blocks(2)).contains("a multiple of 3 blocks, up to 96"));
-        assert!(why(1 << 20, 64, Grid::Auto).contains("columns is"), "{}", why(1 << 20, 64, Grid::Auto));
+        assert!(why(4096, largest + 1, BlockCount::Auto).contains(&format!("is {largest} rows")));
+        assert!(why(64, 64, BlockCount::Blocks(33)).contains("a multiple of 1 blocks, up to 32"));
+        assert!(why(8000, 64, BlockCount::Blocks(2)).contains("a multiple of 3 blocks, up to 96"));
+        assert!(why(1 << 20, 64, BlockCount::Auto).contains("columns is"), "{}", why(1 << 20, 64, BlockCount::Auto));
     }
 
     #[test]
     fn rows_are_split_over_blocks_only_if_required() {
         let fits = |nx, ny, piece| {
-            let tuple = Tuple { piece, ..tuple(nx, ny, Grid::Auto) };
+            let tuple = JacobiConfig { piece, ..tuple(nx, ny, BlockCount::Auto) };
             let found = resident(&Device::Emulated, &tuple, 2, false).unwrap().unwrap();
             (found.pieces.map(|pieces| pieces.across), found.grid, found.block)
         };
@@ -247,7 +249,7 @@ mod tests {
     #[test]
     fn largest_wide_field_fits() {
         for nx in [4097, 5000, 16384, 20_001, 65_536] {
-            let at = |ny| resident(&Device::Emulated, &tuple(nx, ny, Grid::Auto), 3, false).unwrap();
+            let at = |ny| resident(&Device::Emulated, &tuple(nx, ny, BlockCount::Auto), 3, false).unwrap();
             let why = at(1 << 20).unwrap_err();
             let largest: u32 = why.split_whitespace().rev().nth(1).unwrap().parse().unwrap();
             assert!(at(largest).is_ok() && at(largest + 1).is_err(), "{why}");
@@ -256,17 +258,17 @@ mod tests {
 
     #[test]
     fn fields_of_page_have_documented_layout() {
-        let fits = |n| resident(&Device::Emulated, &tuple(n, n, Grid::Auto), 2, false).unwrap().unwrap();
+        let fits = |n| resident(&Device::Emulated, &tuple(n, n, BlockCount::Auto), 2, false).unwrap().unwrap();
         assert_eq!((fits(1024).grid, fits(1024).block), (128, 256));
         assert_eq!((fits(4096).grid, fits(4096).block), (128, 1024));
-        let launched = |n: u32| launched(&Tuple { block: 256, ..tuple(n, n, Grid::Auto) }, 0, n / 2);
+        let launched = |n: u32| launched(&JacobiConfig { block: 256, ..tuple(n, n, BlockCount::Auto) }, 0, n / 2);
         assert_eq!([launched(1024), launched(4096), launched(16384)], [(6, 86), (6, 1368), (18, 7296)]);
     }
 
     #[test]
     fn queried_kernel_matches_launched_kernel() {
         for (by_rails, name) in [(false, "jacobi_resident"), (true, "jacobi_resident_rails")] {
-            let resident = resident(&Device::Emulated, &tuple(64, 64, Grid::Auto), 2, by_rails).unwrap().unwrap();
+            let resident = resident(&Device::Emulated, &tuple(64, 64, BlockCount::Auto), 2, by_rails).unwrap().unwrap();
             assert_eq!(kernel(resident.by_rails).name(), name);
         }
     }

@@ -1,7 +1,7 @@
 //! Measurement of one parameter combination: runs on one device and on all devices, the comparison of fields, and a
 //! trace.
 
-use super::args::{Exchange, Norm, SyncBy, Tuple, When};
+use super::args::{HaloExchange, JacobiConfig, Norm, SyncBy, When};
 use super::check::far;
 use super::rank::{Alone, How, Jacobi};
 use super::{columns, fit};
@@ -12,7 +12,7 @@ use crate::series::{Bench, Sample};
 use crate::values::name;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::measure::stats::Summary;
-use ginlab::report::{Row, Status};
+use ginlab::report::{Row, RowStatus};
 
 /// Maximum product of points and iterations of a field that is compared with a simple loop on the CPU. The loop then
 /// takes less than a second.
@@ -23,22 +23,22 @@ const MOST_ALONE: u32 = 5;
 const NORM: usize = 0;
 
 impl Jacobi {
-    pub async fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    pub async fn measure(&mut self, tuple: &JacobiConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.reach(tuple, ranks)?;
         let agreed = Agreed::of(&self.session()?.world, self.session()?.neighbours(), ranks)?;
         self.register(tuple, ranks)?;
         if let Some(why) = self.refused_by_any(tuple, ranks)? {
             let mut row = self.row(tuple, tuple.block, &agreed)?;
-            row.status = Status::Skipped(why);
+            row.status = RowStatus::Skipped(why);
             return Ok(vec![(row, Vec::new())]);
         }
         self.lay_out(tuple)?;
         self.run_alone(tuple, ranks)?;
         let beside = self.beside(tuple, ranks)?;
         // Determines the time of the norm.
-        let without = Tuple { norm: Norm::Never, when: When::Delayed, ..*tuple };
+        let without = JacobiConfig { norm: Norm::Never, when: When::Delayed, ..*tuple };
         let without = (tuple.norm == Norm::Block).then_some(without);
-        let cases: Vec<Tuple> = [Some(*tuple), beside, without].into_iter().flatten().collect();
+        let cases: Vec<JacobiConfig> = [Some(*tuple), beside, without].into_iter().flatten().collect();
         let results = self.args.repeat.series("a run").measure(self, &cases, ranks).await?;
         let alone = self.alone.as_ref().map(|alone| alone.times.clone()).unwrap_or_default();
         let told = (self.trace(tuple, ranks)?, alone);
@@ -67,28 +67,28 @@ impl Jacobi {
 
     /// Returns the interleaved parameter combination with which a row is compared: NCCL in graphs, if that is also
     /// measured.
-    fn beside(&self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Option<Tuple>, Failure> {
-        let graph = Exchange::NcclGraph;
+    fn beside(&self, tuple: &JacobiConfig, ranks: &mut Bootstrap) -> Result<Option<JacobiConfig>, Failure> {
+        let graph = HaloExchange::NcclGraph;
         let asked = self.args.exchange.is_empty() || self.args.exchange.contains(&graph);
         if tuple.exchange == graph || !asked || !matches!(self.nccl, Some(Ok(_))) {
             return Ok(None);
         }
         let block = if tuple.block == 0 { self.args.block[0] } else { tuple.block };
-        let beside = Tuple { exchange: graph, sync: SyncBy::Neighbours, block, ..*tuple };
+        let beside = JacobiConfig { exchange: graph, sync: SyncBy::Neighbours, block, ..*tuple };
         Ok(self.refused_by_any(&beside, ranks)?.is_none().then_some(beside))
     }
 
     /// Returns the reason why a parameter combination cannot be measured on some rank, so that either all ranks skip it
     /// or none. `None` if all can measure it.
-    fn refused_by_any(&self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Option<String>, Failure> {
+    fn refused_by_any(&self, tuple: &JacobiConfig, ranks: &mut Bootstrap) -> Result<Option<String>, Failure> {
         let all = ranks.all_gather_values(&self.refused(tuple)?, "list of ranks that cannot run a row")?;
         Ok(all.into_iter().flatten().next())
     }
 
     /// Returns the numbers of blocks and threads of a parameter combination's grid.
-    fn grid(&self, tuple: &Tuple) -> Result<(u32, u32), Failure> {
+    fn grid(&self, tuple: &JacobiConfig) -> Result<(u32, u32), Failure> {
         let world = &self.session()?.world;
-        if let (Exchange::Resident, Some(words)) = (tuple.exchange, &self.words) {
+        if let (HaloExchange::Resident, Some(words)) = (tuple.exchange, &self.words) {
             return Ok((words.resident.grid, words.resident.block));
         }
         let rows = tuple.problem().rows(0, world.n_pes()).len() as u32;
@@ -96,15 +96,15 @@ impl Jacobi {
     }
 
     /// Returns the parameter combination for the run on one device, which always uses the launched kernel.
-    fn of_one(&self, tuple: &Tuple) -> Tuple {
+    fn of_one(&self, tuple: &JacobiConfig) -> JacobiConfig {
         let block = if tuple.block == 0 { self.args.block[0] } else { tuple.block };
-        let when = if tuple.exchange == Exchange::Resident { When::Delayed } else { tuple.when };
-        Tuple { exchange: Exchange::Row, sync: SyncBy::Neighbours, block, when, ..*tuple }
+        let when = if tuple.exchange == HaloExchange::Resident { When::Delayed } else { tuple.when };
+        JacobiConfig { exchange: HaloExchange::Row, sync: SyncBy::Neighbours, block, when, ..*tuple }
     }
 
     /// Runs the whole field on this rank's device, unless that has already been done. Stores the times and the field
     /// for comparisons.
-    fn run_alone(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    fn run_alone(&mut self, tuple: &JacobiConfig, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let tuple = self.of_one(tuple);
         if self.alone.as_ref().is_some_and(|alone| alone.tuple == tuple) {
             return Ok(());
@@ -129,7 +129,7 @@ impl Jacobi {
         Ok(())
     }
 
-    fn row(&self, tuple: &Tuple, block: u32, agreed: &Agreed) -> Result<Row, Failure> {
+    fn row(&self, tuple: &JacobiConfig, block: u32, agreed: &Agreed) -> Result<Row, Failure> {
         let by_nccl = tuple.exchange.by_nccl();
         let mut row = agreed.row("jacobi", tuple.case(), &self.session()?.world);
         if by_nccl {
@@ -147,20 +147,20 @@ impl Jacobi {
 
 /// A case is a parameter combination: that of the row, or one to which the row refers.
 impl Bench for Jacobi {
-    type Case = Tuple;
+    type Case = JacobiConfig;
 
     /// Verifies exchanged rows, and the field after all iterations.
-    async fn verify(&mut self, tuple: Tuple, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+    async fn verify(&mut self, tuple: JacobiConfig, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         let exchanged = self.wrong_rows(&tuple, ranks)?;
         let ran = Jacobi::run(self, &tuple, false, ranks)?;
         Ok(Some(self.wrong(&tuple, &ran)? + exchanged.unwrap_or(0)))
     }
 
-    fn is_warm(&self, _: Tuple) -> bool {
+    fn is_warm(&self, _: JacobiConfig) -> bool {
         true
     }
 
-    async fn run(&mut self, tuple: Tuple, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
+    async fn run(&mut self, tuple: JacobiConfig, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
         let ran = Jacobi::run(self, &tuple, false, ranks)?;
         Ok(Sample { times: vec![ran.each_us], parts: vec![ran.norm.into_iter().collect()] })
     }

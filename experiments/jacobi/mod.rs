@@ -17,26 +17,26 @@ mod session;
 
 use crate::error::Failure;
 use crate::output::OutputArgs;
-use crate::program::Program;
+use crate::program::CommandSpec;
 use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::usage;
 use crate::world;
-use args::{Args, Defaults, Tuple, tuples};
+use args::{Defaults, JacobiArgs, JacobiConfig, tuples};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::report::{About, Header, Headline, Plot, Shape};
+use ginlab::report::{About, ChartStyle, Header, Headline, Plot};
 use rank::Jacobi;
 
 pub use columns::{EXPOSED, NORM_WHEN, SYNC};
 
-pub const PROGRAMS: &[Program] = &[program::<Jacobi>()];
+pub const PROGRAMS: &[CommandSpec] = &[program::<Jacobi>()];
 
 /// Default values for a GPU.
 const ON_GPU: Defaults = Defaults { nx: 4096, iterations: 1000, nccl: true };
 const ON_CPU: Defaults = Defaults { nx: 64, iterations: 20, nccl: false };
 
 impl Experiment for Jacobi {
-    type Args = Args;
-    type Tuple = Tuple;
+    type Args = JacobiArgs;
+    type Config = JacobiConfig;
 
     const ABOUT: About = About {
         columns: columns::ALL,
@@ -63,7 +63,7 @@ impl Experiment for Jacobi {
                 y: "exposed_us",
                 y_label: Some("time of an iteration - t1 / ranks (us)"),
                 range: None,
-                shape: Shape::Bars,
+                shape: ChartStyle::Bars,
                 only: &[("status", &["ok"])],
                 ..Plot::TIME
             },
@@ -73,7 +73,7 @@ impl Experiment for Jacobi {
 
     const WRONG: &'static str = "points";
 
-    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+    fn plan(args: &mut JacobiArgs) -> Result<Plan<JacobiConfig>, Failure> {
         // The defaults depend on the device, which is not known yet. The options are parsed now to report errors early.
         let planned = tuples(args, ON_GPU)?;
         let least = planned.iter().map(|tuple| tuple.ny).min().unwrap_or(0) as usize;
@@ -92,7 +92,11 @@ impl Experiment for Jacobi {
         Ok(Plan::of_ranks(planned, ranks))
     }
 
-    async fn open(args: &Args, planned: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Jacobi, Header), Failure> {
+    async fn open(
+        args: &JacobiArgs,
+        planned: &mut Vec<JacobiConfig>,
+        ranks: &mut Bootstrap,
+    ) -> Result<(Jacobi, Header), Failure> {
         if args.world.is_emulated() {
             *planned = tuples(args, ON_CPU)?;
         }
@@ -116,7 +120,7 @@ impl Experiment for Jacobi {
         Ok((jacobi, header))
     }
 
-    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    async fn tuple(&mut self, tuple: &JacobiConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let mut rows = self.measure(tuple, ranks).await?;
         rows.extend(self.nvshmem_row(tuple, ranks)?);
         Ok(rows)

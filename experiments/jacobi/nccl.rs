@@ -7,19 +7,19 @@
 //!                 main:   inner tiles       each waits for what the other computed in the previous iteration
 //! ```
 
-use super::args::{Exchange, Tuple};
-use super::part::Part;
-use super::problem::Problem;
-use super::session::Session;
+use super::args::{HaloExchange, JacobiConfig};
+use super::part::FieldPart;
+use super::problem::LaplaceProblem;
+use super::session::JacobiSession;
 use crate::error::Failure;
-use crate::nccl_baseline::{Communicator, NcclError, Type, Window};
+use crate::nccl_baseline::{Communicator, NcclError, NcclType, Window};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{DeviceError, Graph, Stream};
 use ginlab::gin::Sym;
 use kernels::jacobi::{ABOVE, BELOW};
 use std::time::Duration;
 
-impl Session {
+impl JacobiSession {
     /// Runs a first exchange, in which NCCL connects its ranks. It must not be recorded or timed.
     pub fn connect(&self, nccl: &Communicator, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let [above, below] = self.neighbours().map(|pe| pe as usize);
@@ -30,14 +30,14 @@ impl Session {
         };
         let pairs = [(from, below, first, above), (from, above, second, below)];
         // SAFETY: the rows are in the heap and not in use yet. Every rank makes this call.
-        unsafe { nccl.exchange(pairs.into_iter(), self.out[0][0].len() as usize, Type::F32, &self.main) }?;
+        unsafe { nccl.exchange(pairs.into_iter(), self.out[0][0].len() as usize, NcclType::F32, &self.main) }?;
         self.world.wait_for_stream(ranks, "NCCL's first exchange", &self.main)?;
         Ok(())
     }
 
     /// Appends an iteration whose rows NCCL sends.
-    pub fn step_by_nccl(&self, part: &Part, nccl: &Communicator, iteration: u32) -> Result<(), DeviceError> {
-        if part.tuple.exchange == Exchange::Nccl {
+    pub fn step_by_nccl(&self, part: &FieldPart, nccl: &Communicator, iteration: u32) -> Result<(), DeviceError> {
+        if part.tuple.exchange == HaloExchange::Nccl {
             self.step(part, iteration, &self.main, part.all())?;
             return self.send_by_nccl(part, nccl, iteration, &self.main);
         }
@@ -59,7 +59,7 @@ impl Session {
     /// Appends the exchange of the rows that an iteration has computed.
     fn send_by_nccl(
         &self,
-        part: &Part,
+        part: &FieldPart,
         nccl: &Communicator,
         iteration: u32,
         stream: &Stream,
@@ -82,11 +82,11 @@ impl Session {
         // SAFETY: the rows are in the fields, and in the heap or a window, which are valid until the wait for the
         // streams has ended.
         // Every rank runs the same iterations.
-        unsafe { nccl.exchange(pairs.into_iter(), count, Type::F32, stream) }.map_err(said)
+        unsafe { nccl.exchange(pairs.into_iter(), count, NcclType::F32, stream) }.map_err(said)
     }
 
     /// Copies the row that the first iteration reads from the heap to the window, if rows are received there.
-    pub fn copy_to_window(&self, part: &Part, side: usize) -> Result<(), Failure> {
+    pub fn copy_to_window(&self, part: &FieldPart, side: usize) -> Result<(), Failure> {
         let Some(rows) = part.received else { return Ok(()) };
         let from = self.world.description().local(self.halo[1][side]) as u64;
         // SAFETY: both rows have the pitch of the field, and the run that follows in this stream is the next to use
@@ -96,8 +96,8 @@ impl Session {
 
     /// Records the iterations of a run as graphs, each up to the next norm. Returns no graphs if iterations are
     /// launched one by one.
-    pub fn record(&self, part: &Part) -> Result<Vec<Graph>, Failure> {
-        let Tuple { exchange, iterations, .. } = part.tuple;
+    pub fn record(&self, part: &FieldPart) -> Result<Vec<Graph>, Failure> {
+        let JacobiConfig { exchange, iterations, .. } = part.tuple;
         let Some(nccl) = part.nccl.filter(|_| exchange.in_graphs()) else { return Ok(Vec::new()) };
         let firsts = (1..=iterations).step_by(part.turn() as usize);
         let graphs = firsts.map(|first| {
@@ -116,7 +116,7 @@ impl Session {
 /// Memory for fields and received rows that is registered with NCCL.
 pub struct Registered {
     /// The field for which the window has memory.
-    pub problem: Problem,
+    pub problem: LaplaceProblem,
     /// Number of rows of each of the two fields.
     rows: u32,
     window: Result<Window, String>,
@@ -125,7 +125,7 @@ pub struct Registered {
 impl Registered {
     /// Allocates memory for fields of `rows` rows. Collective.
     pub fn new(
-        problem: Problem,
+        problem: LaplaceProblem,
         rows: u32,
         nccl: &Communicator,
         limit: Duration,

@@ -1,6 +1,6 @@
 //! NVIDIA's Jacobi program for NVSHMEM, run by rank 0 between ginlab's measurements, while the other ranks wait.
 
-use super::args::{Exchange, Grid, Norm, SyncBy, Tuple, When};
+use super::args::{BlockCount, HaloExchange, JacobiConfig, Norm, SyncBy, When};
 use super::columns::{self, SYNC};
 use super::rank::Jacobi;
 use crate::agreed::Agreed;
@@ -8,9 +8,9 @@ use crate::error::Failure;
 use crate::runner::Rows;
 use crate::values::{name, usage};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::gin::Path;
+use ginlab::gin::PePath;
 use ginlab::measure::stats::Summary;
-use ginlab::report::Status;
+use ginlab::report::RowStatus;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -37,10 +37,10 @@ impl Jacobi {
     }
 
     /// Returns NVSHMEM's row for the parameter combination's field, once per field and norm.
-    pub fn nvshmem_row(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    pub fn nvshmem_row(&mut self, tuple: &JacobiConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let Some(command) = self.args.nvshmem.clone() else { return Ok(Rows::new()) };
-        let (exchange, path, sync) = (Exchange::Row, Path::Auto, SyncBy::Neighbours);
-        let of_field = Tuple { exchange, path, sync, grid: Grid::Auto, block: 0, ..*tuple };
+        let (exchange, path, sync) = (HaloExchange::Row, PePath::Auto, SyncBy::Neighbours);
+        let of_field = JacobiConfig { exchange, path, sync, grid: BlockCount::Auto, block: 0, ..*tuple };
         if self.given.contains(&of_field) {
             return Ok(Rows::new());
         }
@@ -60,7 +60,7 @@ impl Jacobi {
                 Some(Ok(times)) => found.push(times),
                 why => {
                     let why = why.and_then(Result::err).unwrap_or_default();
-                    row.status = Status::Skipped(why);
+                    row.status = RowStatus::Skipped(why);
                     return Ok(vec![(row, Vec::new())]);
                 }
             }
@@ -77,8 +77,8 @@ impl Jacobi {
 
 /// Runs the command with the parameter combination's field. Returns the reason if it fails or does not end within
 /// `limit`.
-fn run(command: &str, tuple: &Tuple, limit: Duration) -> Result<Times, String> {
-    let Tuple { nx, ny, iterations, .. } = *tuple;
+fn run(command: &str, tuple: &JacobiConfig, limit: Duration) -> Result<Times, String> {
+    let JacobiConfig { nx, ny, iterations, .. } = *tuple;
     let between_norms = match tuple.when {
         _ if tuple.norm == Norm::Never => iterations + 1,
         When::Every(count) => count,
@@ -120,7 +120,7 @@ fn run(command: &str, tuple: &Tuple, limit: Duration) -> Result<Times, String> {
 /// Parses the line that the program prints with `-csv`: type, columns, rows, iterations, iterations between norms,
 /// GPUs,
 /// 1, seconds on all GPUs, seconds on one.
-fn parse(text: &str, tuple: &Tuple) -> Option<Times> {
+fn parse(text: &str, tuple: &JacobiConfig) -> Option<Times> {
     text.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();
         let wanted = [tuple.nx, tuple.ny, tuple.iterations].map(|number| number.to_string());
@@ -137,16 +137,16 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(20);
-    const TUPLE: Tuple = Tuple {
-        exchange: Exchange::Row,
+    const TUPLE: JacobiConfig = JacobiConfig {
+        exchange: HaloExchange::Row,
         norm: Norm::Block,
         when: When::Every(10),
         sync: SyncBy::Neighbours,
-        path: Path::Auto,
+        path: PePath::Auto,
         nx: 64,
         ny: 32,
         iterations: 100,
-        grid: Grid::Auto,
+        grid: BlockCount::Auto,
         block: 0,
         piece: 0,
     };
@@ -156,7 +156,7 @@ mod tests {
         // A command that prints its arguments, in the program's form.
         let command = "f() { echo warning; echo nvshmem, $3, $5, $7, $9, 2, 1, 0.5, 0.9; }; f";
         assert_eq!(run(command, &TUPLE, LIMIT), Ok(Times { all: 5000.0, one: 9000.0 }));
-        let other = Tuple { nx: 128, ..TUPLE };
+        let other = JacobiConfig { nx: 128, ..TUPLE };
         assert_eq!(parse("nvshmem, 64, 32, 100, 10, 2, 1, 0.5, 0.9", &other), None);
     }
 

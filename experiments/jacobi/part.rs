@@ -1,7 +1,7 @@
 //! A part of a field on this device, the parameters of its run, and the results of a run.
 
-use super::args::{Exchange, Norm, SyncBy, Tuple, When};
-use super::problem::Problem;
+use super::args::{HaloExchange, JacobiConfig, Norm, SyncBy, When};
+use super::problem::LaplaceProblem;
 use crate::nccl_baseline::Communicator;
 use kernels::jacobi::launched::tiles;
 use kernels::jacobi::{EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_NONE, EXCHANGE_P, EXCHANGE_ROW};
@@ -12,9 +12,9 @@ use std::ops::Range;
 pub const DELAYED_NORMS: u32 = 8;
 
 /// A part of a field on this device, and the parameters of its run.
-pub struct Part<'a> {
-    pub tuple: Tuple,
-    pub problem: Problem,
+pub struct FieldPart<'a> {
+    pub tuple: JacobiConfig,
+    pub problem: LaplaceProblem,
     /// Whether this is the whole field, without exchange with other PEs.
     pub alone: bool,
     pub traced: bool,
@@ -34,7 +34,7 @@ pub struct Part<'a> {
 }
 
 /// Results of a run.
-pub struct Ran {
+pub struct PartResult {
     /// Microseconds per iteration.
     pub each_us: f64,
     /// Index of the field that holds the last values.
@@ -43,24 +43,24 @@ pub struct Ran {
     pub norm: Option<f64>,
 }
 
-impl Exchange {
+impl HaloExchange {
     /// Returns the number of the exchange in kernels, or `EXCHANGE_NONE` if the launched kernel does not send the rows.
     pub fn number(self) -> u32 {
         match self {
-            Exchange::HostWrite => EXCHANGE_HOST,
-            Exchange::P => EXCHANGE_P,
-            Exchange::Block => EXCHANGE_BLOCK,
-            Exchange::Row => EXCHANGE_ROW,
-            Exchange::Resident
-            | Exchange::Nccl
-            | Exchange::NcclOverlap
-            | Exchange::NcclGraph
-            | Exchange::NcclWindow => EXCHANGE_NONE,
+            HaloExchange::HostWrite => EXCHANGE_HOST,
+            HaloExchange::P => EXCHANGE_P,
+            HaloExchange::Block => EXCHANGE_BLOCK,
+            HaloExchange::Row => EXCHANGE_ROW,
+            HaloExchange::Resident
+            | HaloExchange::Nccl
+            | HaloExchange::NcclOverlap
+            | HaloExchange::NcclGraph
+            | HaloExchange::NcclWindow => EXCHANGE_NONE,
         }
     }
 }
 
-impl Part<'_> {
+impl FieldPart<'_> {
     /// Returns the number of tiles across, and of all tiles.
     pub fn tiles(&self) -> (u32, u32) {
         let (across, strips) = tiles(self.problem.pitch(), self.rows, self.tuple.block, self.strip);
@@ -82,7 +82,7 @@ impl Part<'_> {
     /// Returns the number that an iteration adds to a signal.
     pub fn each(&self) -> u64 {
         match self.tuple.exchange {
-            Exchange::P | Exchange::Block => u64::from(self.tiles().0),
+            HaloExchange::P | HaloExchange::Block => u64::from(self.tiles().0),
             _ => 1,
         }
     }

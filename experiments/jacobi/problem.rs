@@ -6,12 +6,12 @@ use std::ops::Range;
 /// Laplace's equation on `ny` rows of `nx` points. The left and right columns are fixed; top and bottom rows are
 /// neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct LaplaceProblem {
     pub nx: u32,
     pub ny: u32,
 }
 
-impl Problem {
+impl LaplaceProblem {
     /// Returns the distance in points between consecutive rows, which are aligned to 16 bytes.
     pub fn pitch(&self) -> u32 {
         self.nx.next_multiple_of(4)
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn second_values_match_one_iteration() {
-        let problem = Problem { nx: 11, ny: 7 };
+        let problem = LaplaceProblem { nx: 11, ny: 7 };
         let (field, _) = problem.plain(1);
         for row in 0..problem.ny {
             let expected = &field[(row * problem.pitch()) as usize..][..problem.nx as usize];
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn every_row_belongs_to_one_rank() {
         for (ny, ranks) in [(16, 1), (16, 3), (17, 4), (5, 5)] {
-            let problem = Problem { nx: 8, ny };
+            let problem = LaplaceProblem { nx: 8, ny };
             let mut next = 0;
             for rank in 0..ranks {
                 let rows = problem.rows(rank, ranks);
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn points_average_neighbours_with_periodic_rows() {
-        let problem = Problem { nx: 5, ny: 4 };
+        let problem = LaplaceProblem { nx: 5, ny: 4 };
         let edges: Vec<f32> = (0..4).map(|row| problem.first_values(row)[0]).collect();
         assert!(edges[1] > 0.8 && edges[2] < -0.8);
         let (field, sum) = problem.plain(1);

@@ -1,20 +1,20 @@
 //! A rank of the experiment: its resources and fields, the parameter combinations that it rejects, and one run.
 
-use super::args::{Args, Exchange, Tuple};
+use super::args::{HaloExchange, JacobiArgs, JacobiConfig};
 use super::fit;
 use super::nccl::Registered;
-use super::part::{Part, Ran};
-use super::problem::Problem;
+use super::part::{FieldPart, PartResult};
+use super::problem::LaplaceProblem;
 use super::resident::Resident;
-use super::session::{Session, Sizes};
+use super::session::{HeapSizes, JacobiSession};
 use crate::error::Failure;
 use crate::nccl_baseline::Communicator;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Place};
+use ginlab::cuda::{Buffer, MemoryLocation};
 
 /// Fields in device memory.
 pub struct Fields {
-    pub problem: Problem,
+    pub problem: LaplaceProblem,
     /// The whole field before the first iteration.
     pub initial: Buffer,
     /// The whole field, for runs on one device.
@@ -25,15 +25,15 @@ pub struct Fields {
 
 /// Results on one device.
 pub struct Alone {
-    pub tuple: Tuple,
+    pub tuple: JacobiConfig,
     pub times: Vec<f64>,
-    pub ran: Ran,
+    pub ran: PartResult,
     /// Number of points that differ from the reference solution; `None` if computing it would take too long.
     pub wrong: Option<u64>,
 }
 
 /// Words with which resident blocks exchange rows.
-pub struct Words {
+pub struct ResidentWords {
     pub resident: Resident,
     pub buffer: Buffer,
 }
@@ -44,7 +44,7 @@ pub struct How {
     /// Whether each rank computes the whole field without the others.
     pub alone: bool,
     pub traced: bool,
-    /// See [`Part::poisoned`].
+    /// See [`FieldPart::poisoned`].
     pub poisoned: bool,
 }
 
@@ -54,19 +54,19 @@ pub struct Jacobi {
     pub registered: Option<Registered>,
     /// NCCL, or the reason why it is not available. `None` if no parameter combination uses it.
     pub nccl: Option<Result<Communicator, String>>,
-    pub args: Args,
+    pub args: JacobiArgs,
     /// Fields for which NVSHMEM's row was measured.
-    pub given: Vec<Tuple>,
-    sizes: Sizes,
-    pub session: Option<Session>,
+    pub given: Vec<JacobiConfig>,
+    sizes: HeapSizes,
+    pub session: Option<JacobiSession>,
     pub fields: Option<Fields>,
     pub alone: Option<Alone>,
-    pub words: Option<Words>,
+    pub words: Option<ResidentWords>,
 }
 
 impl Jacobi {
-    pub fn open(args: &Args, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Jacobi, Failure> {
-        let sizes = Sizes::of(tuples);
+    pub fn open(args: &JacobiArgs, tuples: &[JacobiConfig], ranks: &mut Bootstrap) -> Result<Jacobi, Failure> {
+        let sizes = HeapSizes::of(tuples);
         let mut jacobi = Jacobi {
             registered: None,
             nccl: None,
@@ -79,7 +79,7 @@ impl Jacobi {
             words: None,
         };
         if let Some(first) = tuples.first() {
-            jacobi.session = Some(Session::open(args, first.path, sizes, ranks)?);
+            jacobi.session = Some(JacobiSession::open(args, first.path, sizes, ranks)?);
         }
         if tuples.iter().any(|tuple| tuple.exchange.by_nccl()) {
             let nccl = args.world.nccl(&jacobi.session()?.world, ranks)?;
@@ -100,7 +100,7 @@ impl Jacobi {
     }
 
     /// Returns the open session.
-    pub fn session(&self) -> Result<&Session, Failure> {
+    pub fn session(&self) -> Result<&JacobiSession, Failure> {
         self.session.as_ref().ok_or_else(no_world)
     }
 
@@ -110,14 +110,14 @@ impl Jacobi {
     }
 
     /// Returns the reason why a parameter combination cannot be measured on this rank; `None` if it can.
-    pub fn refused(&self, tuple: &Tuple) -> Result<Option<String>, Failure> {
+    pub fn refused(&self, tuple: &JacobiConfig) -> Result<Option<String>, Failure> {
         let session = self.session()?;
         let world = &session.world;
         if tuple.ny < world.n_pes() {
             return Ok(Some(format!("{} rows are too few for {} ranks", tuple.ny, world.n_pes())));
         }
         let in_device_memory = self.in_device_memory()?;
-        if let (Exchange::NcclWindow, Some(Ok(nccl))) = (tuple.exchange, &self.nccl)
+        if let (HaloExchange::NcclWindow, Some(Ok(nccl))) = (tuple.exchange, &self.nccl)
             && let Some(why) = nccl.lacks_windows().or(self.registered.as_ref().and_then(Registered::refused))
         {
             return Ok(Some(why));
@@ -127,7 +127,7 @@ impl Jacobi {
             (None, _) if tuple.exchange.by_nccl() && !in_device_memory => {
                 Some("NCCL receives rows into the heap, which is in host memory: requires --path nvlink".into())
             }
-            (None, _) if tuple.exchange == Exchange::Resident => {
+            (None, _) if tuple.exchange == HaloExchange::Resident => {
                 fit::resident(world.device(), tuple, world.n_pes(), self.session()?.by_rails())?.err()
             }
             (None, _) if !tuple.exchange.by_nccl() => {
@@ -141,7 +141,7 @@ impl Jacobi {
     /// Opens the world for the path of the parameter combination, unless it is open. Rounds over rails require a new
     /// world for another number
     /// of blocks per row, because every signal must have had every round.
-    pub fn reach(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    pub fn reach(&mut self, tuple: &JacobiConfig, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let across = self.across(tuple)?;
         let session = self.session.as_mut().ok_or_else(no_world)?;
         let is_open =
@@ -153,7 +153,7 @@ impl Jacobi {
         if let Some(session) = self.session.take() {
             session.close(ranks)?;
         }
-        self.session = Some(Session::open(&self.args, tuple.path, self.sizes, ranks)?);
+        self.session = Some(JacobiSession::open(&self.args, tuple.path, self.sizes, ranks)?);
         let across = self.across(tuple)?;
         self.session.as_mut().ok_or_else(no_world)?.across = across;
         Ok(())
@@ -161,10 +161,10 @@ impl Jacobi {
 
     /// Registers memory for the parameter combination's field with NCCL, if the parameter combination uses it and it is
     /// not registered. Collective.
-    pub fn register(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    pub fn register(&mut self, tuple: &JacobiConfig, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let problem = tuple.problem();
         let is_known = |registered: &Registered| registered.problem == problem || registered.refused().is_some();
-        let Some(Ok(nccl)) = self.nccl.as_ref().filter(|_| tuple.exchange == Exchange::NcclWindow) else {
+        let Some(Ok(nccl)) = self.nccl.as_ref().filter(|_| tuple.exchange == HaloExchange::NcclWindow) else {
             return Ok(());
         };
         if !self.in_device_memory()? || self.registered.as_ref().is_some_and(is_known) {
@@ -180,9 +180,9 @@ impl Jacobi {
     }
 
     /// Returns the number of blocks per row of a resident combination whose rows are put over rails. `None` for others.
-    fn across(&self, tuple: &Tuple) -> Result<Option<u32>, Failure> {
+    fn across(&self, tuple: &JacobiConfig) -> Result<Option<u32>, Failure> {
         let session = self.session()?;
-        if tuple.exchange != Exchange::Resident || !session.by_rails() {
+        if tuple.exchange != HaloExchange::Resident || !session.by_rails() {
             return Ok(None);
         }
         let found = fit::resident(session.world.device(), tuple, session.world.n_pes(), true)?;
@@ -190,14 +190,14 @@ impl Jacobi {
     }
 
     /// Allocates memory for the parameter combination's field.
-    pub fn lay_out(&mut self, tuple: &Tuple) -> Result<(), Failure> {
+    pub fn lay_out(&mut self, tuple: &JacobiConfig) -> Result<(), Failure> {
         let problem = tuple.problem();
         let world = &self.session()?.world;
         let (device, ranks) = (world.device().clone(), world.n_pes());
         if self.fields.as_ref().is_none_or(|fields| fields.problem != problem) {
             // Free the old fields first.
             (self.fields, self.alone, self.words) = (None, None, None);
-            let allocate = |rows: u32| device.allocate(Place::Device, problem.bytes(rows));
+            let allocate = |rows: u32| device.allocate(MemoryLocation::Device, problem.bytes(rows));
             let most = problem.rows(0, ranks).len() as u32;
             let fields = Fields {
                 problem,
@@ -208,12 +208,12 @@ impl Jacobi {
             fields.initial.write(0, &problem.first_field())?;
             self.fields = Some(fields);
         }
-        if tuple.exchange == Exchange::Resident {
+        if tuple.exchange == HaloExchange::Resident {
             let resident = fit::resident(&device, tuple, ranks, self.session()?.by_rails())?.map_err(Failure::Usage)?;
             if self.words.as_ref().is_none_or(|words| words.resident != resident) {
                 let bytes = resident.words().iter().sum::<u64>() * 8;
-                let buffer = device.allocate(Place::Device, bytes as usize)?;
-                self.words = Some(Words { resident, buffer });
+                let buffer = device.allocate(MemoryLocation::Device, bytes as usize)?;
+                self.words = Some(ResidentWords { resident, buffer });
             }
         }
         Ok(())
@@ -224,12 +224,12 @@ impl Jacobi {
     }
 
     /// Runs the parameter combination on all ranks.
-    pub fn run(&mut self, tuple: &Tuple, traced: bool, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
+    pub fn run(&mut self, tuple: &JacobiConfig, traced: bool, ranks: &mut Bootstrap) -> Result<PartResult, Failure> {
         self.run_part(tuple, How { traced, ..How::default() }, ranks)
     }
 
     /// Runs the parameter combination, either on all ranks together or on each rank separately.
-    pub fn run_part(&mut self, tuple: &Tuple, how: How, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
+    pub fn run_part(&mut self, tuple: &JacobiConfig, how: How, ranks: &mut Bootstrap) -> Result<PartResult, Failure> {
         let How { alone, traced, poisoned } = how;
         let fields = laid_out(&self.fields)?;
         let problem = tuple.problem();
@@ -239,7 +239,7 @@ impl Jacobi {
         let rows = mine.len() as u32;
         let buffers = if alone { &fields.whole } else { &fields.part };
         let plain = buffers.each_ref().map(Buffer::address);
-        let in_window = tuple.exchange == Exchange::NcclWindow && !alone;
+        let in_window = tuple.exchange == HaloExchange::NcclWindow && !alone;
         let window = self.registered.as_ref().filter(|_| in_window).and_then(Registered::addresses);
         if in_window && window.is_none() {
             return Err(Failure::Run("no memory is registered with NCCL".into()));
@@ -253,7 +253,7 @@ impl Jacobi {
         let (strip, grid) = if tuple.block == 0 { (1, 1) } else { fit::launched(tuple, self.args.strip, rows) };
         let nccl = self.nccl.as_ref().and_then(|nccl| nccl.as_ref().ok());
         let nccl = nccl.filter(|_| tuple.exchange.by_nccl() && !alone);
-        let part = Part {
+        let part = FieldPart {
             tuple: *tuple,
             problem,
             alone,
@@ -267,13 +267,13 @@ impl Jacobi {
             nccl,
         };
         let ran = match &self.words {
-            Some(words) if tuple.exchange == Exchange::Resident => {
+            Some(words) if tuple.exchange == HaloExchange::Resident => {
                 session.run_resident(&part, words.resident, &words.buffer, ranks)
             }
             _ => session.run(&part, ranks),
         };
         let ran = ran.map_err(|failure| session.kernel_bug().unwrap_or(failure))?;
-        if tuple.exchange != Exchange::Resident {
+        if tuple.exchange != HaloExchange::Resident {
             part.nccl.map_or(Ok(()), Communicator::check)?;
         }
         if in_window {

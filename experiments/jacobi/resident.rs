@@ -1,9 +1,9 @@
 //! A run of the resident kernel: one grid computes all iterations, or those up to a norm that the CPU waits for.
 
-use super::args::{Norm, Tuple, When};
-use super::part::{Part, Ran};
+use super::args::{JacobiConfig, Norm, When};
+use super::part::{FieldPart, PartResult};
 use super::run::NAME;
-use super::session::{FEW_REGISTERS, Session};
+use super::session::{FEW_REGISTERS, JacobiSession};
 use crate::error::Failure;
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
@@ -60,16 +60,16 @@ impl Resident {
     }
 }
 
-impl Session {
+impl JacobiSession {
     /// Runs the resident kernel on the first of the fields.
     pub fn run_resident(
         &mut self,
-        part: &Part,
+        part: &FieldPart,
         resident: Resident,
         words: &Buffer,
         ranks: &mut Bootstrap,
-    ) -> Result<Ran, Failure> {
-        let Tuple { norm, when, iterations, .. } = part.tuple;
+    ) -> Result<PartResult, Failure> {
+        let JacobiConfig { norm, when, iterations, .. } = part.tuple;
         let device = self.world.device().clone();
         let by_rails = resident.by_rails;
         ranks.barrier("end of the previous run")?;

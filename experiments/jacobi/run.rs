@@ -1,9 +1,9 @@
 //! A run: all iterations of a field, with the exchange and norm of a parameter combination. The same loop runs one PE's
 //! part of the field and, for reference, the whole field on one device.
 
-use super::args::{Exchange, Norm, SyncBy, When};
-use super::part::{Part, Ran};
-use super::session::Session;
+use super::args::{HaloExchange, Norm, SyncBy, When};
+use super::part::{FieldPart, PartResult};
+use super::session::JacobiSession;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{DeviceError, Event, Stream};
@@ -23,9 +23,9 @@ pub const POISON: f32 = f32::from_bits(0xa5a5_a5a5);
 /// Name of kernels and waits in errors.
 pub const NAME: &str = "jacobi";
 
-impl Session {
+impl JacobiSession {
     /// Runs the launched kernel. If the part exchanges rows, all ranks must call it at the same time.
-    pub fn run(&mut self, part: &Part, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
+    pub fn run(&mut self, part: &FieldPart, ranks: &mut Bootstrap) -> Result<PartResult, Failure> {
         let iterations = part.tuple.iterations;
         if !part.alone {
             // Puts of the previous run's last rows are complete when the neighbours' kernels have ended.
@@ -66,15 +66,15 @@ impl Session {
         self.ran(part, elapsed.as_secs_f64(), iterations as usize % 2)
     }
 
-    pub fn ran(&self, part: &Part, seconds: f64, last: usize) -> Result<Ran, Failure> {
+    pub fn ran(&self, part: &FieldPart, seconds: f64, last: usize) -> Result<PartResult, Failure> {
         let mut sum = [0.0f64];
         self.totals.read((part.tuple.iterations as usize - 1) * 8, &mut sum)?;
         let norm = (part.tuple.norm != Norm::Never).then(|| sum[0].sqrt());
-        Ok(Ran { each_us: seconds * 1e6 / f64::from(part.tuple.iterations), last, norm })
+        Ok(PartResult { each_us: seconds * 1e6 / f64::from(part.tuple.iterations), last, norm })
     }
 
     /// Initializes memory before the first iteration, except the field itself.
-    pub fn prepare(&mut self, part: &Part) -> Result<(), Failure> {
+    pub fn prepare(&mut self, part: &FieldPart) -> Result<(), Failure> {
         let iterations = part.tuple.iterations as usize;
         self.world.prepare()?;
         self.sums.write(0, &vec![0u64; iterations])?;
@@ -100,7 +100,7 @@ impl Session {
             self.copy_to_window(part, side)?;
             // The first iteration's rows are received with the other parity. The resident kernel also sends its initial
             // rows.
-            let poisoned = if part.tuple.exchange == Exchange::Resident { &[0, 1][..] } else { &[0][..] };
+            let poisoned = if part.tuple.exchange == HaloExchange::Resident { &[0, 1][..] } else { &[0][..] };
             for &parity in poisoned.iter().filter(|_| part.poisoned) {
                 self.world.write(link.halo[parity][side], &vec![POISON; part.problem.pitch() as usize])?;
             }
@@ -109,7 +109,13 @@ impl Session {
     }
 
     /// Appends the tiles `tiles` of an iteration.
-    pub fn step(&self, part: &Part, iteration: u32, stream: &Stream, tiles: Range<u32>) -> Result<(), DeviceError> {
+    pub fn step(
+        &self,
+        part: &FieldPart,
+        iteration: u32,
+        stream: &Stream,
+        tiles: Range<u32>,
+    ) -> Result<(), DeviceError> {
         let parity = iteration as usize % 2;
         let (from, to) = (part.fields[1 - parity], part.fields[parity]);
         let first = from as *const f32;
@@ -144,8 +150,8 @@ impl Session {
     }
 
     /// Appends the CPU's part of the exchange between two iterations.
-    fn join(&mut self, part: &Part, iteration: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        if part.tuple.exchange == Exchange::HostWrite {
+    fn join(&mut self, part: &FieldPart, iteration: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        if part.tuple.exchange == HaloExchange::HostWrite {
             self.host_write(part, iteration, ranks)?;
         }
         if part.tuple.sync == SyncBy::Barrier {
@@ -156,7 +162,7 @@ impl Session {
     }
 
     /// Sends the rows that the kernel has written to the heap.
-    fn host_write(&self, part: &Part, iteration: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    fn host_write(&self, part: &FieldPart, iteration: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let parity = (iteration as usize + 1) % 2;
         let signalled = part.tuple.sync == SyncBy::Neighbours;
         let mut by_rails = Vec::new();
@@ -193,7 +199,7 @@ impl Session {
 
     /// Sums the last `norms` norms up to this iteration over all PEs, after the iteration. Waits for the result as the
     /// parameters specify.
-    fn norm(&mut self, part: &Part, iteration: u32, norms: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    fn norm(&mut self, part: &FieldPart, iteration: u32, norms: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let counter = if part.alone { &mut self.norms_alone } else { &mut self.norms };
         *counter += 1;
         let round = *counter;
@@ -233,7 +239,7 @@ impl Session {
     }
 
     /// Returns the arguments to sum `count` iterations up to iteration `last`.
-    pub fn meeting(&self, part: &Part, last: u32, count: u32, round: u32) -> MeetArgs {
+    pub fn meeting(&self, part: &FieldPart, last: u32, count: u32, round: u32) -> MeetArgs {
         let first = (last - count) as usize;
         MeetArgs {
             barrier: 0,
@@ -249,7 +255,7 @@ impl Session {
         }
     }
 
-    pub fn launch_meeting(&self, part: &Part, stream: &Stream, args: MeetArgs) -> Result<(), Failure> {
+    pub fn launch_meeting(&self, part: &FieldPart, stream: &Stream, args: MeetArgs) -> Result<(), Failure> {
         let mut world = self.world.description();
         if part.alone {
             (world.me, world.pes) = (0, 1);

@@ -1,17 +1,17 @@
 //! A rank's world for one path: objects in the heap, streams, and state shared by all runs.
 
-use super::args::{Args, Exchange, Tuple, When};
-use super::part::{DELAYED_NORMS, Part};
-use super::problem::Problem;
+use super::args::{HaloExchange, JacobiArgs, JacobiConfig, When};
+use super::part::{DELAYED_NORMS, FieldPart};
+use super::problem::LaplaceProblem;
 use super::resident::MOST_ACROSS;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Function, Place, Stream};
-use ginlab::gin::{GinError, Inbox, Path, Program, Signal, Sym, World};
+use ginlab::cuda::{Buffer, Function, MemoryLocation, Stream};
+use ginlab::gin::{GinError, Inbox, PePath, Program, Signal, Sym, World};
 use kernels::jacobi::launched::{JACOBI_STEP, SHARED_BYTES, StepArgs};
 use kernels::jacobi::meet::{JACOBI_MEET, MeetArgs};
 use kernels::jacobi::pieces::MOST_THREADS_OF_PIECE;
-use kernels::jacobi::{ABOVE, BELOW, Link, TRACE_WORDS, resident};
+use kernels::jacobi::{ABOVE, BELOW, HaloLink, TRACE_WORDS, resident};
 
 /// Block size for which functions are compiled: the largest, so that threads have few registers. More of the smaller
 /// blocks are then resident per multiprocessor, and one compilation by the driver serves all block sizes.
@@ -19,7 +19,7 @@ pub const FEW_REGISTERS: u32 = 1024;
 
 /// Sizes of objects in the heap, for the largest field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
+pub struct HeapSizes {
     /// Points per row.
     pub pitch: u32,
     /// Maximum number of norms summed at a time.
@@ -30,15 +30,15 @@ pub struct Sizes {
     pub row_words: u64,
 }
 
-impl Sizes {
+impl HeapSizes {
     /// Returns the sizes that these parameter combinations need.
-    pub fn of(tuples: &[Tuple]) -> Sizes {
-        let mut sizes = Sizes { pitch: 0, norms: DELAYED_NORMS, iterations: 0, row_words: 0 };
+    pub fn of(tuples: &[JacobiConfig]) -> HeapSizes {
+        let mut sizes = HeapSizes { pitch: 0, norms: DELAYED_NORMS, iterations: 0, row_words: 0 };
         for tuple in tuples {
             let problem = tuple.problem();
             sizes.pitch = sizes.pitch.max(problem.pitch());
             sizes.iterations = sizes.iterations.max(tuple.iterations);
-            if tuple.exchange == Exchange::Resident {
+            if tuple.exchange == HaloExchange::Resident {
                 sizes.norms = sizes.norms.max(tuple.resident_turn());
                 // Blocks that share a row have at most one block's threads more than the row requires.
                 let quads = (problem.pitch() / 4).max(problem.threads());
@@ -61,10 +61,10 @@ impl Sizes {
     }
 }
 
-impl Tuple {
+impl JacobiConfig {
     /// Returns the field of the parameter combination.
-    pub fn problem(&self) -> Problem {
-        Problem { nx: self.nx, ny: self.ny }
+    pub fn problem(&self) -> LaplaceProblem {
+        LaplaceProblem { nx: self.nx, ny: self.ny }
     }
 
     /// Returns the iterations per launch of the resident kernel: up to a norm that the CPU waits for, or all.
@@ -76,7 +76,7 @@ impl Tuple {
     }
 }
 
-impl Problem {
+impl LaplaceProblem {
     /// Returns the threads of a block that processes whole rows of this field.
     pub fn threads(&self) -> u32 {
         (self.pitch() / 4).next_multiple_of(32)
@@ -84,7 +84,7 @@ impl Problem {
 }
 
 /// State of a rank for one path. Fields are dropped in order: streams must finish before their memory is freed.
-pub struct Session {
+pub struct JacobiSession {
     /// Stream of the iterations.
     pub main: Stream,
     /// Stream of outer tiles that do not wait for inner ones, followed by NCCL's exchange.
@@ -93,7 +93,7 @@ pub struct Session {
     pub side: Stream,
     pub step_kernel: Function<StepArgs>,
     pub meet_kernel: Function<Program<MeetArgs>>,
-    pub path: Path,
+    pub path: PePath,
     /// Rows to send (`out`) and received rows (`halo`), indexed by parity and side.
     pub out: [[Sym<f32>; 2]; 2],
     pub halo: [[Sym<f32>; 2]; 2],
@@ -129,14 +129,19 @@ pub struct Session {
     pub world: World,
 }
 
-impl Session {
+impl JacobiSession {
     /// Returns a kernel bug that the emulated device detected. The run's wait reports the failed call that exposed the
     /// bug, shortly before the bug ends the grid.
     pub fn kernel_bug(&self) -> Option<Failure> {
         [&self.main, &self.push, &self.side].into_iter().find_map(Stream::kernel_bug).map(Failure::from)
     }
 
-    pub fn open(args: &Args, path: Path, sizes: Sizes, ranks: &mut Bootstrap) -> Result<Session, Failure> {
+    pub fn open(
+        args: &JacobiArgs,
+        path: PePath,
+        sizes: HeapSizes,
+        ranks: &mut Bootstrap,
+    ) -> Result<JacobiSession, Failure> {
         let pes = ranks.size() as u32;
         let mut world = World::open(ranks, &args.world.options(path, sizes.heap_bytes(pes))?)?;
         let mut row = |ranks: &mut Bootstrap| world.alloc::<f32>(ranks, u64::from(sizes.pitch));
@@ -151,7 +156,7 @@ impl Session {
         let (own, all) = (world.alloc(ranks, norms)?, world.alloc(ranks, norms * u64::from(pes))?);
         let inbox = world.inbox(ranks, norms * 8)?;
         let device = world.device().clone();
-        Ok(Session {
+        Ok(JacobiSession {
             main: Stream::new(&device)?,
             push: Stream::urgent(&device)?,
             side: Stream::new(&device)?,
@@ -171,13 +176,13 @@ impl Session {
             all,
             norms: 0,
             norms_alone: 0,
-            sums: device.allocate(Place::Device, iterations * 8)?,
-            totals: device.allocate(Place::Host, iterations * 8)?,
-            done: device.allocate(Place::Host, 16)?,
-            link: device.allocate(Place::Device, size_of::<Link>())?,
-            tiles: device.allocate(Place::Device, 16)?,
-            counts: device.allocate(Place::Device, 2 * iterations * 8)?,
-            trace: device.allocate(Place::Device, (iterations + 1) * TRACE_WORDS * 8)?,
+            sums: device.allocate(MemoryLocation::Device, iterations * 8)?,
+            totals: device.allocate(MemoryLocation::Host, iterations * 8)?,
+            done: device.allocate(MemoryLocation::Host, 16)?,
+            link: device.allocate(MemoryLocation::Device, size_of::<HaloLink>())?,
+            tiles: device.allocate(MemoryLocation::Device, 16)?,
+            counts: device.allocate(MemoryLocation::Device, 2 * iterations * 8)?,
+            trace: device.allocate(MemoryLocation::Device, (iterations + 1) * TRACE_WORDS * 8)?,
             world,
         })
     }
@@ -194,17 +199,17 @@ impl Session {
     }
 
     /// Returns the parts of the heap's rows for a field of this pitch.
-    fn rows(rows: [[Sym<f32>; 2]; 2], problem: &Problem) -> [[Sym<f32>; 2]; 2] {
+    fn rows(rows: [[Sym<f32>; 2]; 2], problem: &LaplaceProblem) -> [[Sym<f32>; 2]; 2] {
         rows.map(|sides| sides.map(|row| row.slice(0, u64::from(problem.pitch()))))
     }
 
     /// Returns the link of a part.
-    pub fn link(&self, part: &Part) -> Link {
-        Link {
+    pub fn link(&self, part: &FieldPart) -> HaloLink {
+        HaloLink {
             world: self.world.description(),
             peers: self.neighbours(),
-            out: Session::rows(self.out, &part.problem),
-            halo: Session::rows(self.halo, &part.problem),
+            out: JacobiSession::rows(self.out, &part.problem),
+            halo: JacobiSession::rows(self.halo, &part.problem),
             signals: [self.signals.at(ABOVE as u32), self.signals.at(BELOW as u32)],
             counted: self.counted,
             each: part.each(),
@@ -218,7 +223,7 @@ impl Session {
 
     /// Closes the world.
     pub fn close(self, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        let Session { main, push, side, world, .. } = self;
+        let JacobiSession { main, push, side, world, .. } = self;
         drop((main, push, side));
         Ok(world.close(ranks)?)
     }

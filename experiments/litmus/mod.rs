@@ -10,14 +10,18 @@ mod programs;
 use crate::error::Failure;
 use crate::listing::ListingArgs;
 use crate::mps::MpsArgs;
-use crate::program::{Program, program};
+use crate::program::{CommandSpec, program};
 use crate::values::seconds;
-use ginlab::cuda::Choice;
+use ginlab::cuda::DeviceChoice;
 use ginlab::measure::size;
 use std::time::Duration;
 
-pub const PROGRAMS: &[Program] =
-    &[program!("litmus", "Show which reorderings of writes and signals a network permits and a GPU shows", Args, run)];
+pub const PROGRAMS: &[CommandSpec] = &[program!(
+    "litmus",
+    "Show which reorderings of writes and signals a network permits and a GPU shows",
+    LitmusArgs,
+    run
+)];
 
 /// Version of the columns and of the JSON document.
 const SCHEMA: u32 = 1;
@@ -36,7 +40,7 @@ Each test has a weak outcome. The exit code is 1 if the network shows a forbidde
 /// Options of `ginlab litmus`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct LitmusArgs {
     /// Number of seeds
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
@@ -98,14 +102,14 @@ enum OnDevice {
     /// The GPU with this number.
     Number(usize),
     /// The device of each PE.
-    Kind(Choice),
+    Kind(DeviceChoice),
 }
 
 fn on_device(text: &str) -> Result<OnDevice, String> {
     match text {
-        "gpu" => Ok(OnDevice::Kind(Choice::Gpu)),
-        "emulated" => Ok(OnDevice::Kind(Choice::Emulated)),
-        "auto" => Ok(OnDevice::Kind(Choice::Auto)),
+        "gpu" => Ok(OnDevice::Kind(DeviceChoice::Gpu)),
+        "emulated" => Ok(OnDevice::Kind(DeviceChoice::Emulated)),
+        "auto" => Ok(OnDevice::Kind(DeviceChoice::Auto)),
         _ => text
             .parse()
             .map(OnDevice::Number)
@@ -128,7 +132,7 @@ fn keeps(given: &[String], value: &str) -> bool {
     given.is_empty() || given.iter().any(|known| known == value)
 }
 
-fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &LitmusArgs) -> Result<(), Failure> {
     args.output.check()?;
     if args.device.is_none() && args.np.is_none() { network::run(args) } else { hardware::run(args) }
 }

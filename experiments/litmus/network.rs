@@ -1,10 +1,10 @@
 //! Orders of writes, immediates and completions that the worst-case network shows.
 
-use super::{Args, SCHEMA, check_list, keeps, programs};
+use super::{LitmusArgs, SCHEMA, check_list, keeps, programs};
 use crate::error::Failure;
-use crate::listing::{Column, Field, entries, table};
+use crate::listing::{Field, ListingColumn, entries, table};
 use crate::museum::network::{self, IDLE};
-use crate::museum::port::{self, Body};
+use crate::museum::port::{self, ExhibitBody};
 use crate::values::usage;
 use ginlab::report::Header;
 use ginlab::signals;
@@ -23,12 +23,12 @@ struct Test {
     wait: &'static str,
     /// Reason why the network permits or forbids the weak outcome.
     rule: &'static str,
-    body: Body,
+    body: ExhibitBody,
     waits: bool,
     pes: usize,
 }
 
-const fn test(name: &'static str, body: Body, wait: &'static str, waits: bool, rule: &'static str) -> Test {
+const fn test(name: &'static str, body: ExhibitBody, wait: &'static str, waits: bool, rule: &'static str) -> Test {
     Test { name, wait, rule, body, waits, pes: 2 }
 }
 
@@ -73,7 +73,7 @@ struct Row {
 
 /// The JSON document.
 #[derive(Serialize)]
-pub struct Document<'a, T> {
+pub struct LitmusDocument<'a, T> {
     pub schema: u32,
     pub header: &'a Header,
     pub rows: &'a [T],
@@ -93,7 +93,7 @@ const FIELDS: [Field<Row>; 11] = [
     ("outcome", |row| row.seen.as_ref().map_or(Value::Null, |(_, text)| json!(text))),
 ];
 
-const TABLE: [Column<Row>; 7] = [
+const TABLE: [ListingColumn<Row>; 7] = [
     ("test", "", |row| row.test.name.into()),
     ("waits for", "", |row| row.test.wait.into()),
     ("weak", "outcome", |row| if row.test.waits { "forbidden".into() } else { "allowed".into() }),
@@ -143,7 +143,7 @@ pub fn shows(name: &str, waits: bool, seeds: u64) -> Result<Option<bool>, Failur
 }
 
 /// Explores the worst-case network.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &LitmusArgs) -> Result<(), Failure> {
     if args.seed.checked_add(args.seeds).is_none() {
         return Err(usage("--seed", "the last seed does not fit in 64 bits"));
     }
@@ -166,7 +166,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let tests = TESTS.iter().filter(|test| keeps(&args.test, test.name));
     let rows = tests.map(|test| Row::measure(test, (args.seed, args.seeds))).collect::<Result<Vec<_>, _>>()?;
     let written = entries(&FIELDS, &rows);
-    let document = Document { schema: SCHEMA, header: &header, rows: &written };
+    let document = LitmusDocument { schema: SCHEMA, header: &header, rows: &written };
     args.output.write(&header, &FIELDS.map(|(key, _)| key), &written, &document, &table(&TABLE, &rows))?;
     match rows.iter().find(|row| row.test.waits && row.weak > 0) {
         Some(Row { test, weak, seeds, .. }) => {

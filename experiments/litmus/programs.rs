@@ -3,7 +3,7 @@
 //!
 //! Words start at 0. `X`, `Y` and `BYTES` are in the memory of the PE that reads them.
 
-use crate::museum::port::{Done, Port, Write};
+use crate::museum::port::{Port, PortWrite, RuleResult};
 
 const X: u64 = 0;
 const Y: u64 = 1;
@@ -19,32 +19,32 @@ const DONE: u32 = 2;
 const RESULT: u32 = 4;
 
 /// A write of the value 1 to a word.
-fn one(to: u64, token: u64) -> Write {
-    Write { from: ONE, to, words: 1, token, ..Write::default() }
+fn one(to: u64, token: u64) -> PortWrite {
+    PortWrite { from: ONE, to, words: 1, token, ..PortWrite::default() }
 }
 
 /// A signal without bytes.
-fn signal(immediate: u32) -> Write {
-    Write { immediate: Some(immediate), token: 100, ..Write::default() }
+fn signal(immediate: u32) -> PortWrite {
+    PortWrite { immediate: Some(immediate), token: 100, ..PortWrite::default() }
 }
 
 /// Waits for the completion of a write.
-fn completion(port: &Port, token: u64) -> Done {
+fn completion(port: &Port, token: u64) -> RuleResult {
     port.until(|events| Ok(events.done.contains(&token)), || "a PE waits for a completion".into())
 }
 
 /// Waits until a word of this PE is 1.
-fn word(port: &Port, index: u64) -> Done {
+fn word(port: &Port, index: u64) -> RuleResult {
     port.until(|_| Ok(port.word(index) == 1), || "a PE waits for a word".into())
 }
 
 /// Waits for an immediate.
-fn notice(port: &Port, immediate: u32) -> Done {
+fn notice(port: &Port, immediate: u32) -> RuleResult {
     port.until(|events| Ok(events.immediates.contains(&immediate)), || "a PE waits for an immediate".into())
 }
 
 /// PE 0 writes X, then Y. PE 1 observes Y and then reads X.
-pub fn message_passing(port: &Port, waits: bool) -> Done {
+pub fn message_passing(port: &Port, waits: bool) -> RuleResult {
     if port.me() == 1 {
         word(port, Y)?;
         return if port.word(X) == 1 { Ok(()) } else { Err("Y = 1, X = 0".into()) };
@@ -58,12 +58,12 @@ pub fn message_passing(port: &Port, waits: bool) -> Done {
 }
 
 /// PE 0 writes bytes and sends a signal: separately, or as the immediate of the write.
-pub fn signal_after_bytes(port: &Port, waits: bool) -> Done {
-    let bytes = Write { from: BYTES, to: BYTES, words: LENGTH, token: 1, ..Write::default() };
+pub fn signal_after_bytes(port: &Port, waits: bool) -> RuleResult {
+    let bytes = PortWrite { from: BYTES, to: BYTES, words: LENGTH, token: 1, ..PortWrite::default() };
     if port.me() == 0 {
         (BYTES..BYTES + LENGTH).for_each(|at| port.set_word(at, 1));
         if waits {
-            return port.write(Write { immediate: Some(SIGNAL), ..bytes });
+            return port.write(PortWrite { immediate: Some(SIGNAL), ..bytes });
         }
         port.write(bytes)?;
         return port.write(signal(SIGNAL));
@@ -73,11 +73,11 @@ pub fn signal_after_bytes(port: &Port, waits: bool) -> Done {
 }
 
 /// PE 0 writes bytes. PE 1 sees the last word, or the immediate, and reads the others.
-pub fn bytes_of_one_write(port: &Port, waits: bool) -> Done {
+pub fn bytes_of_one_write(port: &Port, waits: bool) -> RuleResult {
     if port.me() == 0 {
         (BYTES..BYTES + LENGTH).for_each(|at| port.set_word(at, 1));
-        let bytes = Write { from: BYTES, to: BYTES, words: LENGTH, token: 1, ..Write::default() };
-        return port.write(Write { immediate: Some(SIGNAL), ..bytes });
+        let bytes = PortWrite { from: BYTES, to: BYTES, words: LENGTH, token: 1, ..PortWrite::default() };
+        return port.write(PortWrite { immediate: Some(SIGNAL), ..bytes });
     }
     if waits {
         notice(port, SIGNAL)?
@@ -88,13 +88,13 @@ pub fn bytes_of_one_write(port: &Port, waits: bool) -> Done {
 }
 
 /// Checks that all bytes have arrived.
-fn complete(port: &Port, after: &str) -> Done {
+fn complete(port: &Port, after: &str) -> RuleResult {
     let missing = (BYTES..BYTES + LENGTH).filter(|at| port.word(*at) != 1).count();
     if missing == 0 { Ok(()) } else { Err(format!("{after}, {missing} of {LENGTH} words are old")) }
 }
 
 /// PE 0 writes 1, then 2, to the same word.
-pub fn same_word(port: &Port, waits: bool) -> Done {
+pub fn same_word(port: &Port, waits: bool) -> RuleResult {
     if port.me() == 1 {
         notice(port, DONE)?;
         return if port.word(X) == 2 { Ok(()) } else { Err(format!("X = {} in the end", port.word(X))) };
@@ -105,7 +105,7 @@ pub fn same_word(port: &Port, waits: bool) -> Done {
     if waits {
         completion(port, 1)?;
     }
-    port.write(Write { from: TWO, ..one(X, 2) })?;
+    port.write(PortWrite { from: TWO, ..one(X, 2) })?;
     let mut left = if waits { 1 } else { 2 };
     port.until(
         |events| {
@@ -118,7 +118,7 @@ pub fn same_word(port: &Port, waits: bool) -> Done {
 }
 
 /// Each PE writes to the other one, then reads its own word. Both can read 0.
-pub fn store_buffering(port: &Port, waits: bool) -> Done {
+pub fn store_buffering(port: &Port, waits: bool) -> RuleResult {
     port.set_word(ONE, 1);
     port.write(one(X, 1))?;
     let (mut complete, mut other) = (!waits, None);
@@ -145,10 +145,10 @@ pub fn store_buffering(port: &Port, waits: bool) -> Done {
 }
 
 /// PE 0 writes with an immediate, waits for the completion, and sends another immediate. PE 1 sees the second one.
-pub fn completion_before_notice(port: &Port, waits: bool) -> Done {
+pub fn completion_before_notice(port: &Port, waits: bool) -> RuleResult {
     if port.me() == 0 {
         port.set_word(ONE, 1);
-        port.write(Write { immediate: Some(SIGNAL), ..one(X, 1) })?;
+        port.write(PortWrite { immediate: Some(SIGNAL), ..one(X, 1) })?;
         completion(port, 1)?;
         return port.write(signal(DONE));
     }
@@ -165,8 +165,8 @@ pub fn completion_before_notice(port: &Port, waits: bool) -> Done {
 }
 
 /// PE 0 writes to PE 2 and signals PE 1. PE 1 then signals PE 2, which reads.
-pub fn cumulativity(port: &Port, waits: bool) -> Done {
-    let to = |pe: usize, write: Write| Write { pe: Some(pe), ..write };
+pub fn cumulativity(port: &Port, waits: bool) -> RuleResult {
+    let to = |pe: usize, write: PortWrite| PortWrite { pe: Some(pe), ..write };
     match port.me() {
         0 => {
             port.set_word(ONE, 1);

@@ -1,7 +1,7 @@
 //! `ginlab model all2all`: simulates an all-to-all.
 
 use super::Cards;
-use super::all_to_all::{self, MOST_GPUS, Order, Setting};
+use super::all_to_all::{self, AllToAllParameters, MOST_GPUS, WriteOrder};
 use crate::columns::{BUSBW, CEILING, CEILING_PCT, IMBALANCE, PACKET, ROUTE, WINDOW};
 use crate::error::Failure;
 use crate::runner::{Experiment, Plan, Rows};
@@ -26,7 +26,7 @@ Examples:
 /// Options of `ginlab model all2all`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct ModelAll2AllArgs {
     /// Profile of the modelled cards
     #[arg(short = 'p', long, default_value = "p5", value_name = "NAME")]
     profile: String,
@@ -57,10 +57,10 @@ pub struct Args {
     strategy: Vec<Strategy>,
     /// Order in which a GPU writes to the others; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "rotated")]
-    order: Vec<Order>,
+    order: Vec<WriteOrder>,
     /// Route of blocks to the GPUs of another machine; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "direct")]
-    route: Vec<Route>,
+    route: Vec<ModelRoute>,
     /// Maximum bytes of one write; a list to sweep [default: a whole block, or its part on a rail]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size::parse)]
     packet: Vec<u64>,
@@ -84,7 +84,7 @@ enum Strategy {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Route {
+pub enum ModelRoute {
     /// Each GPU writes to each other GPU
     Direct,
     /// Through NVLink to the GPU at the target's position in this machine, which sends all blocks of its machine for
@@ -93,7 +93,7 @@ pub enum Route {
 }
 
 /// Returns the settings of all rows that the options select.
-fn settings(args: &Args, profile: &Profile) -> Result<Vec<Whole>, Failure> {
+fn settings(args: &ModelAll2AllArgs, profile: &Profile) -> Result<Vec<Whole>, Failure> {
     let end = args.end.unwrap_or(args.begin);
     let sizes = if args.total.is_empty() { sizes(args.begin, end, args.factor)? } else { args.total.clone() };
     if args.total.iter().any(|total| *total == 0 || *total > 1 << 44) {
@@ -125,11 +125,11 @@ fn settings(args: &Args, profile: &Profile) -> Result<Vec<Whole>, Failure> {
     }
     let packets: Vec<Option<u64>> =
         if args.packet.is_empty() { vec![None] } else { args.packet.iter().copied().map(Some).collect() };
-    let Args { order, strategy, route, rails, nodes, .. } = args;
+    let ModelAll2AllArgs { order, strategy, route, rails, nodes, .. } = args;
     let setting =
         |(&order, &strategy, &route, &packet, &rails, &bytes, &nodes): (&_, &_, &_, &Option<u64>, &_, &u64, &u32)| {
             let bytes = if args.total.is_empty() { bytes } else { (bytes / (u64::from(nodes) * gpus)).max(1) };
-            let setting = Setting {
+            let setting = AllToAllParameters {
                 nodes: nodes.into(),
                 gpus_per_node: gpus,
                 rails,
@@ -150,8 +150,8 @@ fn settings(args: &Args, profile: &Profile) -> Result<Vec<Whole>, Failure> {
 #[derive(Clone, Debug)]
 pub struct Whole {
     /// Setting in which every GPU writes directly to every other GPU.
-    setting: Setting,
-    route: Route,
+    setting: AllToAllParameters,
+    route: ModelRoute,
     packet: Option<u64>,
 }
 
@@ -159,22 +159,22 @@ impl Whole {
     /// Returns the bytes that a GPU stores to other GPUs of its machine. They comprise the blocks for these GPUs and
     /// the blocks that they forward for this GPU.
     fn inside(&self) -> u64 {
-        let Setting { nodes, gpus_per_node, bytes, .. } = self.setting;
-        let relayed = if self.route == Route::Gathered { nodes - 1 } else { 0 };
+        let AllToAllParameters { nodes, gpus_per_node, bytes, .. } = self.setting;
+        let relayed = if self.route == ModelRoute::Gathered { nodes - 1 } else { 0 };
         (gpus_per_node - 1) * bytes * (1 + relayed)
     }
 
     /// Returns the setting to simulate. With gathered blocks, GPUs exchange blocks only with those at the same position
     /// in other machines. All positions behave identically, so only one of them is simulated.
-    fn simulated(&self, profile: &Profile) -> Setting {
+    fn simulated(&self, profile: &Profile) -> AllToAllParameters {
         let direct = &self.setting;
         let local = direct.gpus_per_node;
         match self.route {
-            Route::Direct => direct.clone(),
-            Route::Gathered => {
+            ModelRoute::Direct => direct.clone(),
+            ModelRoute::Gathered => {
                 let stored = (local - 1) * direct.bytes;
                 let gathering = (stored as f64 / profile.nvlink_gbytes_s.value * 1000.0) as u64;
-                Setting { gpus_per_node: 1, bytes: local * direct.bytes, gathering, ..direct.clone() }
+                AllToAllParameters { gpus_per_node: 1, bytes: local * direct.bytes, gathering, ..direct.clone() }
             }
         }
     }
@@ -189,14 +189,14 @@ const TOTAL: Column = Column::measured(
 );
 
 /// Experiment that runs one simulation per row.
-pub struct Model {
-    args: Args,
+pub struct All2AllModel {
+    args: ModelAll2AllArgs,
     cards: Cards,
 }
 
-impl Experiment for Model {
-    type Args = Args;
-    type Tuple = Whole;
+impl Experiment for All2AllModel {
+    type Args = ModelAll2AllArgs;
+    type Config = Whole;
 
     const ABOUT: About = About {
         columns: &[
@@ -228,11 +228,15 @@ impl Experiment for Model {
         ..About::new("model", "Simulate an all-to-all of many machines over modelled cards")
     };
 
-    fn plan(args: &mut Args) -> Result<Plan<Whole>, Failure> {
+    fn plan(args: &mut ModelAll2AllArgs) -> Result<Plan<Whole>, Failure> {
         Ok(Plan::alone(settings(args, &Cards::named(&args.profile)?.profile)?))
     }
 
-    async fn open(args: &Args, _: &mut Vec<Whole>, _: &mut Bootstrap) -> Result<(Model, Header), Failure> {
+    async fn open(
+        args: &ModelAll2AllArgs,
+        _: &mut Vec<Whole>,
+        _: &mut Bootstrap,
+    ) -> Result<(All2AllModel, Header), Failure> {
         let cards = Cards::named(&args.profile)?;
         let mut header = cards.header("");
         header.note(
@@ -240,7 +244,7 @@ impl Experiment for Model {
              of one GPU to one other; busbw is of the whole, with what stays in a machine at the profile's NVLink rate, at the same time; \
              gathered blocks are posted as NVLink brings them; not modelled: switches and congestion in the network, loss, what GPU and host can deliver",
         );
-        Ok((Model { args: args.clone(), cards }, header))
+        Ok((All2AllModel { args: args.clone(), cards }, header))
     }
 
     async fn tuple(&mut self, whole: &Whole, _: &mut Bootstrap) -> Result<Rows, Failure> {
@@ -248,14 +252,14 @@ impl Experiment for Model {
     }
 }
 
-fn measure(args: &Args, cards: &Cards, whole: &Whole) -> Result<(Row, Vec<f64>), Failure> {
+fn measure(args: &ModelAll2AllArgs, cards: &Cards, whole: &Whole) -> Result<(Row, Vec<f64>), Failure> {
     let profile = &cards.profile;
     let look = |_| if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(()) };
     let started = Instant::now();
     let (mut times, mut imbalance, mut events) = (Vec::new(), 0f64, 0);
     let (setting, simulated) = (&whole.setting, whole.simulated(profile));
     for repeat in 0..args.repeats {
-        let seeded = Setting { seed: simulated.seed.wrapping_add(repeat), ..simulated.clone() };
+        let seeded = AllToAllParameters { seed: simulated.seed.wrapping_add(repeat), ..simulated.clone() };
         let outcome = all_to_all::run(&seeded, profile, look)?;
         times.push(outcome.time as f64 / 1e6);
         let mean = (outcome.blocks * simulated.bytes) as f64 / f64::from(setting.rails);

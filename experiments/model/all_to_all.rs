@@ -14,7 +14,7 @@ pub const MOST_GPUS: u64 = 1 << 20;
 
 /// Parameters of a simulation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Setting {
+pub struct AllToAllParameters {
     /// Number of machines, at least 2.
     pub nodes: u64,
     /// GPUs per machine.
@@ -33,7 +33,7 @@ pub struct Setting {
     /// Maximum number of outstanding pieces per GPU.
     pub window: u32,
     /// Order in which a GPU writes to the others.
-    pub order: Order,
+    pub order: WriteOrder,
     /// Seed of the latencies.
     pub seed: u64,
 }
@@ -42,7 +42,7 @@ pub struct Setting {
 ///
 /// The first paragraph of each value's doc is its `--help` text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Order {
+pub enum WriteOrder {
     /// Each GPU starts with the next one
     ///
     /// All GPUs write to different targets at any time.
@@ -55,7 +55,7 @@ pub enum Order {
 
 /// Results of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct AllToAllResult {
     /// Time from the first post to the last acknowledgement.
     pub time: Picoseconds,
     /// Number of blocks that each GPU sent.
@@ -100,7 +100,7 @@ struct Gpu {
 }
 
 struct Simulation<'a> {
-    setting: &'a Setting,
+    setting: &'a AllToAllParameters,
     gpus: Vec<Gpu>,
     events: BinaryHeap<Reverse<(Picoseconds, Event)>>,
     post: Picoseconds,
@@ -111,7 +111,11 @@ struct Simulation<'a> {
 ///
 /// # Errors
 /// Returns the error of `look`.
-pub fn run<E>(setting: &Setting, profile: &Profile, mut look: impl FnMut(f64) -> Result<(), E>) -> Result<Outcome, E> {
+pub fn run<E>(
+    setting: &AllToAllParameters,
+    profile: &Profile,
+    mut look: impl FnMut(f64) -> Result<(), E>,
+) -> Result<AllToAllResult, E> {
     /// Number of events between two calls of `look`.
     const LOOK_EVERY: u64 = 1 << 16;
     let mut simulation = Simulation::new(setting, profile);
@@ -130,7 +134,7 @@ pub fn run<E>(setting: &Setting, profile: &Profile, mut look: impl FnMut(f64) ->
     }
     let received = || simulation.gpus.iter().flat_map(|gpu| gpu.received.iter().copied());
     let blocks = simulation.gpus.iter().map(|gpu| gpu.blocks).min().unwrap_or_default();
-    Ok(Outcome {
+    Ok(AllToAllResult {
         time,
         blocks,
         received: (received().max().unwrap_or_default(), received().min().unwrap_or_default()),
@@ -138,7 +142,7 @@ pub fn run<E>(setting: &Setting, profile: &Profile, mut look: impl FnMut(f64) ->
     })
 }
 
-impl Setting {
+impl AllToAllParameters {
     /// Returns the number of GPUs that each GPU writes to. GPUs of its machine are not included.
     #[must_use]
     pub fn peers(&self) -> u64 {
@@ -162,19 +166,19 @@ impl Setting {
         let to = match self.order {
             // The machine index advances before the position in the machine, so that NICs of the same number write to
             // each other.
-            Order::Rotated => {
+            WriteOrder::Rotated => {
                 let (node, gpu) = (from / self.gpus_per_node, from % self.gpus_per_node);
                 let node = (node + step % self.nodes) % self.nodes;
                 node * self.gpus_per_node + (gpu + step / self.nodes) % self.gpus_per_node
             }
-            Order::Same => step % all,
+            WriteOrder::Same => step % all,
         };
         (to / self.gpus_per_node != from / self.gpus_per_node).then_some(to)
     }
 }
 
 impl<'a> Simulation<'a> {
-    fn new(setting: &'a Setting, profile: &Profile) -> Self {
+    fn new(setting: &'a AllToAllParameters, profile: &Profile) -> Self {
         let rails = setting.rails as usize;
         let gpu = |number: u64| Gpu {
             nics: (0..rails as u64).map(|rail| Nic::new(profile, setting.seed ^ number << 8 ^ rail)).collect(),
@@ -245,9 +249,9 @@ mod tests {
     use proptest::prelude::*;
     use std::convert::Infallible;
 
-    fn setting(nodes: u64, rails: u32, bytes: u64) -> Setting {
-        let (packet, order) = (u64::MAX >> 8, Order::Rotated);
-        Setting {
+    fn setting(nodes: u64, rails: u32, bytes: u64) -> AllToAllParameters {
+        let (packet, order) = (u64::MAX >> 8, WriteOrder::Rotated);
+        AllToAllParameters {
             nodes,
             gpus_per_node: 8,
             rails,
@@ -261,13 +265,13 @@ mod tests {
         }
     }
 
-    fn outcome(setting: &Setting) -> Outcome {
+    fn outcome(setting: &AllToAllParameters) -> AllToAllResult {
         let profile = Profile::named("p5").expect("known");
         run(setting, &profile, |_| Ok::<(), Infallible>(())).expect("cannot fail")
     }
 
     /// Returns the GB/s that a GPU sends.
-    fn rate(setting: &Setting) -> f64 {
+    fn rate(setting: &AllToAllParameters) -> f64 {
         let outcome = outcome(setting);
         (outcome.blocks * setting.bytes) as f64 / outcome.time as f64 * 1000.0
     }
@@ -279,8 +283,8 @@ mod tests {
             nodes in 2u64..6, gpus in 1u64..5, rails in 1u32..5, bytes in 1u64..100_000, split: bool, window in 1u32..20,
             packet in 1000u64..100_000, gathering in 0u64..1_000_000, same: bool, seed: u64,
         ) {
-            let order = if same { Order::Same } else { Order::Rotated };
-            let setting = Setting { nodes, gpus_per_node: gpus, rails, bytes, split, packet, gathering, window, order, seed };
+            let order = if same { WriteOrder::Same } else { WriteOrder::Rotated };
+            let setting = AllToAllParameters { nodes, gpus_per_node: gpus, rails, bytes, split, packet, gathering, window, order, seed };
             let outcome = outcome(&setting);
             let profile = Profile::named("p5").expect("known");
             let mut simulation = Simulation::new(&setting, &profile);
@@ -303,7 +307,7 @@ mod tests {
     fn runs_are_deterministic_per_seed() {
         let first = outcome(&setting(4, 4, 8192));
         assert_eq!(outcome(&setting(4, 4, 8192)), first);
-        assert_ne!(outcome(&Setting { seed: 8, ..setting(4, 4, 8192) }).time, first.time);
+        assert_ne!(outcome(&AllToAllParameters { seed: 8, ..setting(4, 4, 8192) }).time, first.time);
     }
 
     #[test]
@@ -321,9 +325,14 @@ mod tests {
     #[test]
     fn small_packets_are_slower_and_gathering_is_cheap() {
         let whole = setting(8, 4, 8 << 20);
-        let cut = Setting { packet: 128 << 10, ..whole.clone() };
-        let gathered =
-            Setting { gpus_per_node: 1, bytes: 8 * whole.bytes, split: true, gathering: 150_000_000, ..whole.clone() };
+        let cut = AllToAllParameters { packet: 128 << 10, ..whole.clone() };
+        let gathered = AllToAllParameters {
+            gpus_per_node: 1,
+            bytes: 8 * whole.bytes,
+            split: true,
+            gathering: 150_000_000,
+            ..whole.clone()
+        };
         let (direct, cut, gathered) = (rate(&whole), rate(&cut), rate(&gathered));
         assert!(cut < 0.95 * direct, "{cut} {direct}");
         // Gathering only pays off with many machines; with few it costs little.
@@ -332,7 +341,7 @@ mod tests {
 
     #[test]
     fn same_order_is_slower_than_rotated() {
-        let same = rate(&Setting { order: Order::Same, ..setting(4, 4, 1 << 20) });
+        let same = rate(&AllToAllParameters { order: WriteOrder::Same, ..setting(4, 4, 1 << 20) });
         assert!(same < 0.5 * rate(&setting(4, 4, 1 << 20)), "{same}");
     }
 }

@@ -1,7 +1,7 @@
 //! `ginlab model figures`: lists the figures of profiles.
 
 use crate::error::Failure;
-use crate::listing::{Column, ListingArgs, described, table};
+use crate::listing::{ListingArgs, ListingColumn, described, table};
 use ginlab::fabric::model::{PREFIX, Profile};
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ Examples:
 /// Options of `ginlab model figures`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct ModelFiguresArgs {
     /// Show only this profile (p4d, p5, p5en, p6-b200)
     profile: Option<String>,
     #[command(flatten)]
@@ -29,7 +29,7 @@ struct Row {
     assumption: Option<String>,
 }
 
-const COLUMNS: [Column<Row>; 4] = [
+const COLUMNS: [ListingColumn<Row>; 4] = [
     ("profile", "", |row| format!("{PREFIX}{}", row.profile)),
     ("figure", "", |row| row.figure.to_owned()),
     ("value", "", |row| row.value.to_string()),
@@ -39,7 +39,7 @@ const COLUMNS: [Column<Row>; 4] = [
     }),
 ];
 
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &ModelFiguresArgs) -> Result<(), Failure> {
     args.output.check()?;
     let profiles = match &args.profile {
         Some(name) => {

@@ -10,7 +10,7 @@ use ginlab::fabric::model::{Nic, Picoseconds, Profile};
 
 /// Parameters of a simulation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Setting {
+pub struct HaloParameters {
     /// Number of machines, at least 2.
     pub nodes: u64,
     /// GPUs per machine.
@@ -26,7 +26,7 @@ pub struct Setting {
     /// Time of the boundary tiles within `compute`. They are computed first.
     pub boundary: Picoseconds,
     /// Synchronization between two iterations.
-    pub between: Between,
+    pub between: HaloSync,
     /// Whether the next iteration waits for the norm of all GPUs.
     pub norm_now: bool,
     /// One-way time within a machine (NVLink).
@@ -39,7 +39,7 @@ pub struct Setting {
 
 /// Synchronization between two iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Between {
+pub enum HaloSync {
     /// Each GPU waits for the rows of its two neighbours.
     Neighbours,
     /// All rows have arrived at all GPUs, followed by a barrier of all.
@@ -60,7 +60,7 @@ struct Gpu {
 
 /// Returns the mean time of an iteration.
 #[must_use]
-pub fn run(setting: &Setting, profile: &Profile) -> Picoseconds {
+pub fn run(setting: &HaloParameters, profile: &Profile) -> Picoseconds {
     let all = setting.nodes * setting.gpus_per_node;
     let post = (profile.post_us.value * 1e6).round() as Picoseconds;
     let gpu = |number: u64| Gpu {
@@ -90,7 +90,7 @@ pub fn run(setting: &Setting, profile: &Profile) -> Picoseconds {
         let met = gpus.iter().map(|gpu| gpu.end).max().unwrap_or(0).max(latest);
         for (number, gpu) in gpus.iter_mut().enumerate() {
             gpu.rows = arrivals[number];
-            if setting.between == Between::Barrier {
+            if setting.between == HaloSync::Barrier {
                 gpu.end = met + gpu.latency_of_all(all);
             }
             if setting.norm_now {
@@ -105,7 +105,7 @@ pub fn run(setting: &Setting, profile: &Profile) -> Picoseconds {
 
 impl Gpu {
     /// Sends a boundary row piece by piece. Returns the time at which the last piece is in the neighbour's memory.
-    fn send(&mut self, setting: &Setting, from: Picoseconds, post: Picoseconds) -> Picoseconds {
+    fn send(&mut self, setting: &HaloParameters, from: Picoseconds, post: Picoseconds) -> Picoseconds {
         let mut last = from;
         for _ in 0..setting.pieces {
             self.proxy = self.proxy.max(from) + post;
@@ -133,8 +133,8 @@ mod tests {
 
     const US: Picoseconds = 1_000_000;
 
-    fn setting() -> Setting {
-        Setting {
+    fn setting() -> HaloParameters {
+        HaloParameters {
             nodes: 2,
             gpus_per_node: 8,
             rails: 4,
@@ -142,7 +142,7 @@ mod tests {
             bytes: 64 << 10,
             compute: 60 * US,
             boundary: US,
-            between: Between::Neighbours,
+            between: HaloSync::Neighbours,
             norm_now: false,
             near: 2 * US,
             iterations: 200,
@@ -151,7 +151,7 @@ mod tests {
     }
 
     /// Returns the microseconds of an iteration that are not computation.
-    fn exposed(setting: &Setting) -> f64 {
+    fn exposed(setting: &HaloParameters) -> f64 {
         let profile = Profile::named("p5").expect("known");
         (run(setting, &profile) as f64 - setting.compute as f64) / US as f64
     }
@@ -160,15 +160,15 @@ mod tests {
     fn whole_rows_overlap_computing_but_elements_do_not() {
         let row = exposed(&setting());
         assert!((0.0..1.0).contains(&row), "{row}");
-        let elements = exposed(&Setting { pieces: 16_384, bytes: 4, ..setting() });
+        let elements = exposed(&HaloParameters { pieces: 16_384, bytes: 4, ..setting() });
         // The proxy's posts take 7.4 ms of it.
         assert!((7_000.0..12_000.0).contains(&elements), "{elements}");
     }
 
     #[test]
     fn barrier_cost_grows_with_machines() {
-        let barrier = |nodes| exposed(&Setting { nodes, between: Between::Barrier, ..setting() });
-        let norm = |nodes| exposed(&Setting { nodes, norm_now: true, ..setting() });
+        let barrier = |nodes| exposed(&HaloParameters { nodes, between: HaloSync::Barrier, ..setting() });
+        let norm = |nodes| exposed(&HaloParameters { nodes, norm_now: true, ..setting() });
         assert!(barrier(2) > 20.0 && barrier(16) > barrier(2), "{} {}", barrier(2), barrier(16));
         assert!(norm(2) > 5.0 && norm(16) > norm(2), "{} {}", norm(2), norm(16));
         assert_eq!(exposed(&setting()), exposed(&setting()), "the same on each run");

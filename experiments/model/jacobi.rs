@@ -1,18 +1,18 @@
 //! `ginlab model jacobi`: simulates Jacobi iterations.
 
 use super::Cards;
-use super::halo::{self, Between, Setting};
+use super::halo::{self, HaloParameters, HaloSync};
 use crate::error::Failure;
 use crate::runner::{Experiment, Plan, Rows};
 use crate::values::{List, counts, name, usage};
 use clap::ValueEnum;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::report::{About, Column, Header, Plot, Row, Shape};
+use ginlab::report::{About, ChartStyle, Column, Header, Plot, Row};
 use itertools::iproduct;
 
 /// Options of `ginlab model jacobi`.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Args {
+pub struct ModelJacobiArgs {
     /// Profile of the modelled cards
     #[arg(short = 'p', long, default_value = "p5", value_name = "NAME")]
     profile: String,
@@ -69,7 +69,7 @@ enum When {
 }
 
 /// Parameters of one row.
-pub struct Tuple {
+pub struct ModelJacobiConfig {
     nodes: u32,
     exchange: Exchange,
     sync: Sync,
@@ -106,14 +106,14 @@ const RESIDUAL: Column = Column::measured(
 .shown("publ.", 8);
 
 /// Experiment that runs one simulation per row.
-pub struct Model {
-    args: Args,
+pub struct JacobiModel {
+    args: ModelJacobiArgs,
     cards: Cards,
 }
 
-impl Experiment for Model {
-    type Args = Args;
-    type Tuple = Tuple;
+impl Experiment for JacobiModel {
+    type Args = ModelJacobiArgs;
+    type Config = ModelJacobiConfig;
 
     const ABOUT: About = About {
         columns: &[SYNC, NORM_WHEN, COMPUTE, EXPOSED, RESIDUAL],
@@ -136,23 +136,27 @@ impl Experiment for Model {
             y: "exposed_us",
             y_label: Some("exposed time of an iteration (us)"),
             range: None,
-            shape: Shape::Curve,
+            shape: ChartStyle::Curve,
             log_y: Some(true),
             ..Plot::TIME
         }],
         ..About::new("model-jacobi", "Simulate Jacobi iterations of many machines over modelled cards")
     };
 
-    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+    fn plan(args: &mut ModelJacobiArgs) -> Result<Plan<ModelJacobiConfig>, Failure> {
         if args.nodes.contains(&1) {
             return Err(usage("--nodes", "requires at least 2 machines"));
         }
         let tuples = iproduct!(&args.exchange, &args.sync, &args.norm_when, &args.nodes[..])
-            .map(|(&exchange, &sync, &when, &nodes)| Tuple { nodes, exchange, sync, when });
+            .map(|(&exchange, &sync, &when, &nodes)| ModelJacobiConfig { nodes, exchange, sync, when });
         Ok(Plan::alone(tuples.collect()))
     }
 
-    async fn open(args: &Args, _: &mut Vec<Tuple>, _: &mut Bootstrap) -> Result<(Model, Header), Failure> {
+    async fn open(
+        args: &ModelJacobiArgs,
+        _: &mut Vec<ModelJacobiConfig>,
+        _: &mut Bootstrap,
+    ) -> Result<(JacobiModel, Header), Failure> {
         let cards = Cards::named(&args.profile)?;
         let mut header = cards.header(&format!(
             "; {} GB/s of memory bandwidth for the stencil, {NEAR_US} us one way within a machine, no time between \
@@ -163,10 +167,10 @@ impl Experiment for Model {
             "published_us is derived: published times of one series of runs minus the atomic additions that they \
              contain",
         );
-        Ok((Model { args: args.clone(), cards }, header))
+        Ok((JacobiModel { args: args.clone(), cards }, header))
     }
 
-    async fn tuple(&mut self, tuple: &Tuple, _: &mut Bootstrap) -> Result<Rows, Failure> {
+    async fn tuple(&mut self, tuple: &ModelJacobiConfig, _: &mut Bootstrap) -> Result<Rows, Failure> {
         let gpus = self.cards.profile.gpus.value as u64;
         let all = u64::from(tuple.nodes) * gpus;
         let n = f64::from(self.args.n);
@@ -178,7 +182,7 @@ impl Experiment for Model {
             Exchange::Block => (points.div_ceil(PIECE), 4 * PIECE),
             Exchange::Row => (1, 4 * points),
         };
-        let setting = Setting {
+        let setting = HaloParameters {
             nodes: tuple.nodes.into(),
             gpus_per_node: gpus,
             rails: self.args.rails,
@@ -186,7 +190,7 @@ impl Experiment for Model {
             bytes,
             compute: picoseconds(compute_us),
             boundary: picoseconds(compute_us * (BOUNDARY_ROWS / (n / all as f64)).min(1.0)),
-            between: if tuple.sync == Sync::Barrier { Between::Barrier } else { Between::Neighbours },
+            between: if tuple.sync == Sync::Barrier { HaloSync::Barrier } else { HaloSync::Neighbours },
             norm_now: tuple.when == When::Now,
             near: picoseconds(NEAR_US),
             iterations: self.args.iterations,
@@ -207,7 +211,7 @@ impl Experiment for Model {
 }
 
 /// Returns the published time of the variant that corresponds to this parameter combination. `None` if there is none.
-fn published(tuple: &Tuple, gpus: u64, profile: &str, n: u32) -> Option<f64> {
+fn published(tuple: &ModelJacobiConfig, gpus: u64, profile: &str, n: u32) -> Option<f64> {
     let like = match (tuple.exchange, tuple.sync, tuple.when) {
         (Exchange::P, Sync::Barrier, When::Now) => 0,
         (Exchange::Block, Sync::Barrier, When::Now) => 1,

@@ -9,7 +9,7 @@ mod moe;
 mod tokens;
 
 use crate::error::Failure;
-use crate::program::{Program, program};
+use crate::program::{CommandSpec, program};
 use crate::runner::{self, Experiment, WithOutput};
 use crate::values::usage;
 use clap::Subcommand;
@@ -17,21 +17,21 @@ use ginlab::fabric::model::{PREFIX, Profile};
 use ginlab::report::{About, Header};
 use ginlab::versions::Versions;
 
-pub const PROGRAMS: &[Program] = &[Program {
-    about: Some(all2all::Model::ABOUT),
-    ..program!("model", "Show figures of modelled cards, and simulate many machines in virtual time", Args, run)
+pub const PROGRAMS: &[CommandSpec] = &[CommandSpec {
+    about: Some(all2all::All2AllModel::ABOUT),
+    ..program!("model", "Show figures of modelled cards, and simulate many machines in virtual time", ModelArgs, run)
 }];
 
 /// Declaration of the rows of `ginlab model jacobi`, which is not a top-level subcommand.
-pub const JACOBI: About = jacobi::Model::ABOUT;
+pub const JACOBI: About = jacobi::JacobiModel::ABOUT;
 
 /// Declaration of the rows of `ginlab model moe`.
-pub const MOE: About = moe::Model::ABOUT;
+pub const MOE: About = moe::MoeModel::ABOUT;
 
 /// Options of `ginlab model`.
 #[derive(clap::Args, Debug)]
 #[command(arg_required_else_help = true)]
-pub struct Args {
+pub struct ModelArgs {
     #[command(subcommand)]
     what: What,
 }
@@ -39,15 +39,15 @@ pub struct Args {
 #[derive(Subcommand, Debug)]
 enum What {
     /// List the figures of each profile: value, and its source or assumption
-    Figures(figures::Args),
+    Figures(figures::ModelFiguresArgs),
     /// Simulate an all-to-all of many machines in virtual time; starts no ranks, moves no bytes, and is deterministic
-    All2all(Box<WithOutput<all2all::Args>>),
+    All2all(Box<WithOutput<all2all::ModelAll2AllArgs>>),
     /// Simulate Jacobi iterations of many machines in virtual time: the time of the exchange of rows and of the norm
     /// that is not hidden
-    Jacobi(Box<WithOutput<jacobi::Args>>),
+    Jacobi(Box<WithOutput<jacobi::ModelJacobiArgs>>),
     /// Simulate dispatch and combine of a mixture of experts on many GPUs in virtual time, compared with published
     /// figures
-    Moe(Box<WithOutput<moe::Args>>),
+    Moe(Box<WithOutput<moe::ModelMoeArgs>>),
 }
 
 /// Modelled NICs of a profile.
@@ -83,11 +83,11 @@ impl Cards {
     }
 }
 
-fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &ModelArgs) -> Result<(), Failure> {
     match &args.what {
         What::Figures(args) => figures::run(args),
-        What::All2all(args) => runner::run::<all2all::Model>((**args).clone()),
-        What::Jacobi(args) => runner::run::<jacobi::Model>((**args).clone()),
-        What::Moe(args) => runner::run::<moe::Model>((**args).clone()),
+        What::All2all(args) => runner::run::<all2all::All2AllModel>((**args).clone()),
+        What::Jacobi(args) => runner::run::<jacobi::JacobiModel>((**args).clone()),
+        What::Moe(args) => runner::run::<moe::MoeModel>((**args).clone()),
     }
 }

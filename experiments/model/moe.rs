@@ -1,9 +1,9 @@
 //! `ginlab model moe`: simulates dispatch and combine on many GPUs, compared with published figures.
 
 use super::Cards;
-use super::tokens::{self, Outcome, Setting};
+use super::tokens::{self, TokenExchangeResult, TokenParameters};
 use crate::error::Failure;
-use crate::moe::plan::{Count, Problem, Router, Type, Unit};
+use crate::moe::plan::{ArrivalMethod, MoeProblem, Router, TokenType, Unit};
 use crate::moe::{
     BOUND, COMBINE, COUNT, DISPATCH, EXPERTS, HIDDEN, MESSAGES, NODES, RATE_US, SENT, SKEW, TOKENS, TOPK, TYPE, UNIT,
     WIRE_US,
@@ -11,7 +11,7 @@ use crate::moe::{
 use crate::runner::{Experiment, Plan, Rows};
 use crate::values::{List, counts, list, name, usage};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::report::{About, Column, Header, Plot, Row, Shape};
+use ginlab::report::{About, ChartStyle, Column, Header, Plot, Row};
 use ginlab::signals;
 use ginlab::versions::Versions;
 use itertools::iproduct;
@@ -28,7 +28,7 @@ Examples:
 /// Options of `ginlab model moe`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct ModelMoeArgs {
     /// Profiles of the modelled cards; a list to sweep
     #[arg(short = 'p', long, default_value = "p5,p5en,p6-b200", value_name = "LIST", value_parser = list::<String>)]
     profile: List<String>,
@@ -40,10 +40,10 @@ pub struct Args {
     unit: Vec<Unit>,
     /// Method of sending counts; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "signal", value_name = "LIST")]
-    count: Vec<Count>,
+    count: Vec<ArrivalMethod>,
     /// Element type on the way to the experts (bf16 on the way back); a list to sweep
     #[arg(long = "type", value_enum, value_delimiter = ',', default_value = "fp8", value_name = "LIST")]
-    kind: Vec<Type>,
+    kind: Vec<TokenType>,
     /// Tokens per GPU
     #[arg(long, default_value_t = 128, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
     tokens: u32,
@@ -77,12 +77,12 @@ pub struct Args {
 }
 
 /// Parameters of one row.
-pub struct Tuple {
+pub struct ModelMoeConfig {
     profile: String,
     gpus: u32,
     unit: Unit,
-    count: Count,
-    kind: Type,
+    count: ArrivalMethod,
+    kind: TokenType,
     chunk: u32,
     spread: u32,
 }
@@ -140,14 +140,14 @@ const RATIOS: [Column; 2] = [
 ];
 
 /// Experiment that runs one simulation per row.
-pub struct Model {
-    args: Args,
+pub struct MoeModel {
+    args: ModelMoeArgs,
     published: Vec<Published>,
 }
 
-impl Experiment for Model {
-    type Args = Args;
-    type Tuple = Tuple;
+impl Experiment for MoeModel {
+    type Args = ModelMoeArgs;
+    type Config = ModelMoeConfig;
 
     const ABOUT: About = About {
         columns: &[
@@ -196,14 +196,14 @@ impl Experiment for Model {
             y: "time_us_p50",
             y_label: Some("dispatch and combine (us)"),
             range: None,
-            shape: Shape::Curve,
+            shape: ChartStyle::Curve,
             log_y: Some(true),
             ..Plot::TIME
         }],
         ..About::new("model-moe", "Simulate dispatch and combine of many machines over modelled cards")
     };
 
-    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+    fn plan(args: &mut ModelMoeArgs) -> Result<Plan<ModelMoeConfig>, Failure> {
         for profile in &args.profile {
             let cards = Cards::named(profile)?.profile.cards_per_gpu() as u32;
             if cards == 0 {
@@ -236,19 +236,17 @@ impl Experiment for Model {
             &args.spread[..],
             &args.gpus[..]
         );
-        let tuple = |(profile, &unit, &count, &kind, &chunk, &spread, &gpus): (&String, _, _, _, _, _, _)| Tuple {
-            profile: profile.clone(),
-            gpus,
-            unit,
-            count,
-            kind,
-            chunk,
-            spread,
+        let tuple = |(profile, &unit, &count, &kind, &chunk, &spread, &gpus): (&String, _, _, _, _, _, _)| {
+            ModelMoeConfig { profile: profile.clone(), gpus, unit, count, kind, chunk, spread }
         };
         Ok(Plan::alone(all.map(tuple).collect()))
     }
 
-    async fn open(args: &Args, _: &mut Vec<Tuple>, _: &mut Bootstrap) -> Result<(Model, Header), Failure> {
+    async fn open(
+        args: &ModelMoeArgs,
+        _: &mut Vec<ModelMoeConfig>,
+        _: &mut Bootstrap,
+    ) -> Result<(MoeModel, Header), Failure> {
         let mut header = Versions::header();
         for profile in &args.profile {
             header.note(Cards::named(profile)?.note());
@@ -259,10 +257,10 @@ impl Experiment for Model {
              threads' posts, switches, loss; rows of device `published` are published figures \
              (experiments/moe/published), and their ratios are relative to the preceding modelled row"
         ));
-        Ok((Model { args: args.clone(), published: published()? }, header))
+        Ok((MoeModel { args: args.clone(), published: published()? }, header))
     }
 
-    async fn tuple(&mut self, tuple: &Tuple, _: &mut Bootstrap) -> Result<Rows, Failure> {
+    async fn tuple(&mut self, tuple: &ModelMoeConfig, _: &mut Bootstrap) -> Result<Rows, Failure> {
         if signals::interrupted() {
             return Err(Failure::Interrupted);
         }
@@ -273,7 +271,7 @@ impl Experiment for Model {
         let router = Router::of(args.seed, args.skew, None, problem.experts, problem.topk)?;
         let rails = args.rails.unwrap_or(profile.cards_per_gpu() as u32);
         let near = (NEAR_US * 1e6) as u64;
-        let setting = Setting {
+        let setting = TokenParameters {
             problem,
             unit: tuple.unit,
             count: tuple.count,
@@ -305,7 +303,7 @@ impl Experiment for Model {
         row.size_bytes = Some(problem.message_bytes(tuple.kind));
         row.set(&PROXY_THREADS, u64::from(args.proxy_threads)).set(&SKEW, args.skew);
         row.set(&DISPATCH, dispatch).set(&COMBINE, combine);
-        let posted = |of: fn(&Outcome) -> u64| both.iter().map(of).sum::<u64>();
+        let posted = |of: fn(&TokenExchangeResult) -> u64| both.iter().map(of).sum::<u64>();
         let (messages, bytes) = (posted(|outcome| outcome.posted), posted(|outcome| outcome.bytes));
         row.set(&MESSAGES, messages).set(&SENT, bytes);
         let wire = bytes as f64 * 8.0 / (profile.line_rate_gbps.value * f64::from(rails)) / 1000.0;
@@ -337,7 +335,7 @@ impl Experiment for Model {
                 && one.unit == name(tuple.unit)
                 && one.tokens == args.tokens
         };
-        let is_usual = args.hidden == 7168 && args.topk == 8 && tuple.kind == Type::Fp8;
+        let is_usual = args.hidden == 7168 && args.topk == 8 && tuple.kind == TokenType::Fp8;
         for one in self.published.iter().filter(alike).filter(|_| is_usual) {
             let mut row = Row::new("model-moe", one.case.clone(), "published", format!("efa {}", cards.name));
             self.describe(&mut row, &problem, tuple);
@@ -358,15 +356,15 @@ impl Experiment for Model {
     }
 }
 
-impl Args {
-    fn problem(&self, gpus: u32, local: u32) -> Problem {
-        let Args { tokens, hidden, topk, .. } = *self;
-        Problem { tokens, hidden, experts: self.experts.next_multiple_of(gpus), topk, pes: gpus, local }
+impl ModelMoeArgs {
+    fn problem(&self, gpus: u32, local: u32) -> MoeProblem {
+        let ModelMoeArgs { tokens, hidden, topk, .. } = *self;
+        MoeProblem { tokens, hidden, experts: self.experts.next_multiple_of(gpus), topk, pes: gpus, local }
     }
 }
 
-impl Model {
-    fn describe(&self, row: &mut Row, problem: &Problem, tuple: &Tuple) {
+impl MoeModel {
+    fn describe(&self, row: &mut Row, problem: &MoeProblem, tuple: &ModelMoeConfig) {
         row.ranks = problem.pes;
         row.set(&UNIT, name(tuple.unit)).set(&COUNT, name(tuple.count)).set(&TYPE, name(tuple.kind));
         row.set(&NODES, u64::from(problem.nodes()))

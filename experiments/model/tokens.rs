@@ -7,17 +7,17 @@
 //! Within a machine a GPU stores to the others, and receives, at the profile's NVLink rate. With unit `node`, a message
 //! is forwarded when it arrives. Partial sums are sent to the GPU that adds them up when they are available.
 
-use crate::moe::plan::{Count, Problem, Router, Type, Unit};
+use crate::moe::plan::{ArrivalMethod, MoeProblem, Router, TokenType, Unit};
 use ginlab::fabric::model::{Nic, Picoseconds, Profile};
 use std::collections::HashMap;
 
 /// Parameters of a simulation.
 #[derive(Clone, Debug)]
-pub struct Setting {
-    pub problem: Problem,
+pub struct TokenParameters {
+    pub problem: MoeProblem,
     pub unit: Unit,
-    pub count: Count,
-    pub kind: Type,
+    pub count: ArrivalMethod,
+    pub kind: TokenType,
     /// NICs per GPU.
     pub rails: u32,
     /// Posting threads per GPU.
@@ -33,7 +33,7 @@ pub struct Setting {
 
 /// Results of dispatch or combine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct TokenExchangeResult {
     /// Time at which the last message has arrived.
     pub time: Picoseconds,
     /// Messages (including counts) and bytes that are sent over rails by the GPU that posts the most.
@@ -54,15 +54,15 @@ struct Message {
 
 /// NICs and threads of all GPUs, during dispatch or combine.
 struct Wires<'a> {
-    setting: &'a Setting,
+    setting: &'a TokenParameters,
     nics: Vec<Nic>,
     post: Picoseconds,
     picoseconds_per_byte: f64,
 }
 
 /// Simulates dispatch, then combine, each from time 0.
-pub fn run(setting: &Setting, profile: &Profile, router: &Router) -> [Outcome; 2] {
-    let Setting { problem, unit, .. } = setting;
+pub fn run(setting: &TokenParameters, profile: &Profile, router: &Router) -> [TokenExchangeResult; 2] {
+    let TokenParameters { problem, unit, .. } = setting;
     let (pes, local) = (problem.pes, problem.local);
     let cards = u64::from(pes * setting.rails);
     let wires = |which: u64| Wires {
@@ -79,7 +79,7 @@ pub fn run(setting: &Setting, profile: &Profile, router: &Router) -> [Outcome; 2
         let choices = router.choices(problem, me, 0);
         let messages = problem.messages(*unit, me, &choices);
         let counts = (0..pes).filter(|pe| *pe != me && (*unit != Unit::Node || pe % local == me % local));
-        if setting.count != Count::Immediate {
+        if setting.count != ArrivalMethod::Immediate {
             dispatch.extend(counts.map(|to| Message { ready: 0, from: me, to, bytes: 8, of: (me, u32::MAX) }));
         }
         for (token, _, to) in messages {
@@ -126,8 +126,8 @@ pub fn run(setting: &Setting, profile: &Profile, router: &Router) -> [Outcome; 2
 impl Wires<'_> {
     /// Sends messages. Each GPU sends its messages in the order in which they become ready. Returns the arrival time of
     /// each message.
-    fn carry(&mut self, mut messages: Vec<Message>) -> (Vec<(Message, Picoseconds)>, Outcome) {
-        let Setting { problem, rails, proxies, spread, near, .. } = *self.setting;
+    fn carry(&mut self, mut messages: Vec<Message>) -> (Vec<(Message, Picoseconds)>, TokenExchangeResult) {
+        let TokenParameters { problem, rails, proxies, spread, near, .. } = *self.setting;
         let pes = problem.pes as usize;
         messages.sort_by_key(|message| message.ready);
         let mut threads = vec![0; pes * proxies as usize];
@@ -178,7 +178,7 @@ impl Wires<'_> {
         }
         let time = there.iter().map(|(_, at)| *at).max().unwrap_or(0);
         let most = |of: &[u64]| of.iter().copied().max().unwrap_or(0);
-        (there, Outcome { time, posted: most(&posted), bytes: most(&bytes) })
+        (there, TokenExchangeResult { time, posted: most(&posted), bytes: most(&bytes) })
     }
 }
 
@@ -218,13 +218,13 @@ impl Wires<'_> {
 mod tests {
     use super::*;
 
-    fn both(pes: u32, unit: Unit, count: Count) -> [Outcome; 2] {
-        let problem = Problem { tokens: 128, hidden: 7168, experts: 256, topk: 8, pes, local: 8 };
-        let setting = Setting {
+    fn both(pes: u32, unit: Unit, count: ArrivalMethod) -> [TokenExchangeResult; 2] {
+        let problem = MoeProblem { tokens: 128, hidden: 7168, experts: 256, topk: 8, pes, local: 8 };
+        let setting = TokenParameters {
             problem,
             unit,
             count,
-            kind: Type::Fp8,
+            kind: TokenType::Fp8,
             rails: 2,
             proxies: 1,
             chunk: 1,
@@ -238,21 +238,31 @@ mod tests {
     #[test]
     fn cards_and_proxies_respect_their_rates() {
         for unit in [Unit::Expert, Unit::Rank, Unit::Node] {
-            for outcome in both(32, unit, Count::Signal) {
+            for outcome in both(32, unit, ArrivalMethod::Signal) {
                 let wire = outcome.bytes as f64 / (2.0 * 25e9 * 0.91) * 1e12;
                 assert!(outcome.time as f64 > wire && outcome.time > outcome.posted * 450_000, "{unit:?} {outcome:?}");
             }
-            assert_eq!(both(32, unit, Count::Signal), both(32, unit, Count::Signal));
+            assert_eq!(both(32, unit, ArrivalMethod::Signal), both(32, unit, ArrivalMethod::Signal));
         }
     }
 
     #[test]
     fn split_writes_use_all_nics() {
-        let problem = Problem { tokens: 128, hidden: 7168, experts: 256, topk: 8, pes: 32, local: 8 };
+        let problem = MoeProblem { tokens: 128, hidden: 7168, experts: 256, topk: 8, pes: 32, local: 8 };
         let time = |spread| {
-            let (unit, count, kind) = (Unit::Rank, Count::Immediate, Type::Fp8);
-            let setting =
-                Setting { problem, unit, count, kind, rails: 2, proxies: 1, chunk: 1024, spread, near: 0, seed: 1 };
+            let (unit, count, kind) = (Unit::Rank, ArrivalMethod::Immediate, TokenType::Fp8);
+            let setting = TokenParameters {
+                problem,
+                unit,
+                count,
+                kind,
+                rails: 2,
+                proxies: 1,
+                chunk: 1024,
+                spread,
+                near: 0,
+                seed: 1,
+            };
             run(&setting, &Profile::named("p5en").expect("known"), &Router::drawn(1, 256, 0.0))[0]
         };
         let (whole, split) = (time(1), time(2));
@@ -263,7 +273,7 @@ mod tests {
     #[test]
     fn token_is_sent_once_per_unit() {
         let [expert, rank, node] =
-            [Unit::Expert, Unit::Rank, Unit::Node].map(|unit| both(16, unit, Count::Immediate)[0]);
+            [Unit::Expert, Unit::Rank, Unit::Node].map(|unit| both(16, unit, ArrivalMethod::Immediate)[0]);
         // Messages to the other machine: half of 1024 with unit `expert`, to about five of eight ranks with `rank`, one
         // per token with `node`.
         assert!((450..600).contains(&expert.posted), "{expert:?}");
@@ -271,8 +281,8 @@ mod tests {
         assert!((120..=128).contains(&node.posted), "{node:?}");
         assert!(node.time < rank.time && rank.time < expert.time);
         // A single machine uses no rails.
-        assert_eq!(both(8, Unit::Expert, Count::Signal)[0].posted, 0);
+        assert_eq!(both(8, Unit::Expert, ArrivalMethod::Signal)[0].posted, 0);
         // One count per other rank, of which 8 are on the other machine.
-        assert_eq!(both(16, Unit::Rank, Count::Word)[0].posted.abs_diff(rank.posted), 8);
+        assert_eq!(both(16, Unit::Rank, ArrivalMethod::Word)[0].posted.abs_diff(rank.posted), 8);
     }
 }

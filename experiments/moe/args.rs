@@ -1,11 +1,11 @@
 //! Options of `ginlab moe`, and the rows that they select.
 
-use super::plan::{Count, Problem, TALLIES, Type, Unit};
+use super::plan::{ArrivalMethod, MoeProblem, TALLIES, TokenType, Unit};
 use crate::args::RepeatArgs;
 use crate::error::Failure;
 use crate::values::{List, counts, usage};
-use crate::world::{Scope, WorldArgs};
-use ginlab::gin::Path;
+use crate::world::{CallScope, WorldArgs};
+use ginlab::gin::PePath;
 use itertools::iproduct;
 use kernels::gin::{MOST_ADDED, USER_SIGNALS};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ Examples:
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 #[command(mut_arg("repeats", |arg| arg.help("Number of launches; 0 to verify only").default_value("3").value_parser(clap::value_parser!(u32).range(0..=1000))))]
-pub struct Args {
+pub struct MoeArgs {
     /// Tokens per PE
     #[arg(long, default_value_t = 128, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub tokens: u32,
@@ -39,7 +39,7 @@ pub struct Args {
     pub topk: u32,
     /// Element type on the way to the experts (bf16 on the way back); a list to sweep
     #[arg(long = "type", value_enum, value_delimiter = ',', default_value = "fp8", value_name = "LIST")]
-    pub kind: Vec<Type>,
+    pub kind: Vec<TokenType>,
     /// Preference of the router for some experts: shares fall as this power of their rank (0 for equal shares)
     #[arg(long, default_value_t = 0.0, value_name = "POWER")]
     pub skew: f64,
@@ -54,10 +54,10 @@ pub struct Args {
     pub unit: Vec<Unit>,
     /// Method of sending counts; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "signal", value_name = "LIST")]
-    pub count: Vec<Count>,
+    pub count: Vec<ArrivalMethod>,
     /// Threads that put; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "warp", value_name = "LIST")]
-    pub scope: Vec<Scope>,
+    pub scope: Vec<CallScope>,
     /// Puts per fence; a list to sweep
     #[arg(long, default_value = "1", value_name = "LIST", value_parser = counts::<u32>(32))]
     pub batch: List<u32>,
@@ -80,8 +80,8 @@ pub struct Args {
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub check_rounds: u32,
     /// Path between PEs: auto, nvlink, rails, direct (the kernel drives the NIC: -p efa-verbs, efa-verbs/soft:p5)
-    #[arg(long, default_value_t = Path::Auto, value_name = "PATH")]
-    pub path: Path,
+    #[arg(long, default_value_t = PePath::Auto, value_name = "PATH")]
+    pub path: PePath,
     /// Number of PEs that count as a node, with only rails between nodes
     #[arg(long, value_name = "N")]
     pub node_size: Option<usize>,
@@ -91,26 +91,26 @@ pub struct Args {
 
 /// Parameters of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuple {
+pub struct MoeConfig {
     pub unit: Unit,
-    pub count: Count,
-    pub kind: Type,
-    pub scope: Scope,
+    pub count: ArrivalMethod,
+    pub kind: TokenType,
+    pub scope: CallScope,
     pub batch: u32,
     pub grid: u32,
 }
 
-impl Args {
+impl MoeArgs {
     /// Returns the problem among `pes` PEs, `local` of them per node.
-    pub fn problem(&self, pes: u32, local: u32) -> Problem {
-        Problem { tokens: self.tokens, hidden: self.hidden, experts: self.experts, topk: self.topk, pes, local }
+    pub fn problem(&self, pes: u32, local: u32) -> MoeProblem {
+        MoeProblem { tokens: self.tokens, hidden: self.hidden, experts: self.experts, topk: self.topk, pes, local }
     }
 
     /// Returns the parameter combinations of all rows that the options select. Grids are chosen when the device is
     /// known.
-    pub fn tuples(&self) -> Vec<Tuple> {
+    pub fn tuples(&self) -> Vec<MoeConfig> {
         let all = iproduct!(&self.kind, &self.unit, &self.count, &self.scope, &self.batch);
-        let tuple = |(&kind, &unit, &count, &scope, &batch)| Tuple { unit, count, kind, scope, batch, grid: 0 };
+        let tuple = |(&kind, &unit, &count, &scope, &batch)| MoeConfig { unit, count, kind, scope, batch, grid: 0 };
         all.map(tuple).collect()
     }
 
@@ -124,7 +124,7 @@ impl Args {
         // Maximum messages from one PE to another.
         for unit in &self.unit {
             let most = u64::from(self.tokens) * u64::from(self.problem(pes, 1).each(*unit));
-            if most >= MOST_ADDED && self.count.iter().any(|count| *count != Count::Word) {
+            if most >= MOST_ADDED && self.count.iter().any(|count| *count != ArrivalMethod::Word) {
                 let text = format!(
                     "up to {most} messages from a PE, but a signal over rails adds at most {MOST_ADDED}: use --count \
                      word"

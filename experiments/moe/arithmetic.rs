@@ -1,10 +1,10 @@
 //! Tests of values that senders and receivers of a round compute independently: the increments of signals, and the
 //! positions of messages and answers.
 
-use super::args::Tuple;
+use super::args::MoeConfig;
 use super::memory::{objects, way};
-use super::plan::{Choice, Count, Problem, Router, Type, Unit};
-use crate::world::Scope;
+use super::plan::{ArrivalMethod, MoeProblem, Router, RouterChoice, TokenType, Unit};
+use crate::world::CallScope;
 use cuda_std::rows::MOST_TERMS;
 use kernels::gin::BY_SUM;
 use kernels::moe::NONE;
@@ -15,12 +15,13 @@ const UNITS: [Unit; 3] = [Unit::Expert, Unit::Rank, Unit::Node];
 
 /// Generates problems of odd sizes, with one or many experts per token, some of which are never chosen, and the choices
 /// of all PEs.
-fn problems() -> impl Strategy<Value = (Problem, Vec<Vec<Choice>>)> {
+fn problems() -> impl Strategy<Value = (MoeProblem, Vec<Vec<RouterChoice>>)> {
     (1u32..12, 1u32..5, 1u32..4, 1u32..4, 1u32..9, any::<u64>(), 0.0..4.0, any::<bool>()).prop_map(
         |(tokens, each, nodes, local, topk, seed, skew, all_alike)| {
             let (pes, experts) = (nodes * local, each * nodes * local);
-            let problem = Problem { tokens, hidden: 72, experts, topk: topk.min(experts), pes, local };
-            let alike: Vec<Choice> = (0..problem.topk).map(|expert| Choice { expert, weight: 1.0 }).collect();
+            let problem = MoeProblem { tokens, hidden: 72, experts, topk: topk.min(experts), pes, local };
+            let alike: Vec<RouterChoice> =
+                (0..problem.topk).map(|expert| RouterChoice { expert, weight: 1.0 }).collect();
             let router = Router::drawn(seed, experts, skew);
             let of = |pe| if all_alike { alike.repeat(tokens as usize) } else { router.choices(&problem, pe, 0) };
             (problem, (0..pes).map(of).collect())
@@ -29,7 +30,7 @@ fn problems() -> impl Strategy<Value = (Problem, Vec<Vec<Choice>>)> {
 }
 
 /// Returns the messages in a PE's table: token, choice, target PE.
-fn sent(problem: &Problem, table: &[[u32; 4]]) -> Vec<(u32, u32, u32)> {
+fn sent(problem: &MoeProblem, table: &[[u32; 4]]) -> Vec<(u32, u32, u32)> {
     let all = (0..).zip(table).map(|(number, entry)| (number / problem.topk, number % problem.topk, entry[2]));
     all.filter(|(.., to)| *to != NONE).collect()
 }
@@ -40,7 +41,7 @@ proptest! {
     /// A receiver waits for exactly the sum of the increments, whether it expects a count or a fixed sum.
     #[test]
     fn signals_sum_to_expected_counts((problem, choices) in problems()) {
-        for (unit, count) in UNITS.iter().flat_map(|unit| [Count::Signal, Count::Word, Count::Immediate].map(|count| (*unit, count))) {
+        for (unit, count) in UNITS.iter().flat_map(|unit| [ArrivalMethod::Signal, ArrivalMethod::Word, ArrivalMethod::Immediate].map(|count| (*unit, count))) {
             let (way, span, most) = (way(count), problem.span(unit), problem.tokens * problem.each(unit));
             for me in 0..problem.pes {
                 let (table, counts) = problem.tables(unit, way, me, &choices[me as usize]);
@@ -68,7 +69,7 @@ proptest! {
     #[test]
     fn slots_are_disjoint_and_within_heap((problem, choices) in problems()) {
         for unit in UNITS {
-            let tuple = Tuple { unit, count: Count::Signal, kind: Type::Fp8, scope: Scope::Warp, batch: 1, grid: 1 };
+            let tuple = MoeConfig { unit, count: ArrivalMethod::Signal, kind: TokenType::Fp8, scope: CallScope::Warp, batch: 1, grid: 1 };
             let [_, landed, received, made, parts, answers, returned] = objects(&problem, &[tuple]);
             let (message, row) = (problem.message_bytes(tuple.kind), problem.answer_bytes());
             let (each, span) = (problem.each(unit), problem.span(unit));
@@ -107,7 +108,7 @@ proptest! {
     fn indivisible_problems_are_rejected(
         tokens in 0u32..3, eights in 0u32..4, odd in 0u32..2, experts in 0u32..40, topk in 0u32..40, pes in 1u32..9, local in 0u32..9,
     ) {
-        let problem = Problem { tokens, hidden: 8 * eights + odd, experts, topk, pes, local };
+        let problem = MoeProblem { tokens, hidden: 8 * eights + odd, experts, topk, pes, local };
         let wrong = [
             ("--hidden", tokens == 0 || eights == 0 || odd > 0),
             ("--experts", experts == 0 || experts % pes > 0),

@@ -1,10 +1,10 @@
 //! Measurement of one parameter combination of `ginlab moe`: launches of several rounds, each of which is timed, and a
 //! row.
 
-use super::args::{Args, Tuple};
+use super::args::{MoeArgs, MoeConfig};
 use super::expected;
-use super::memory::Memory;
-use super::plan::{Choice, Count, Problem, Router, Unit};
+use super::memory::MoeMemory;
+use super::plan::{ArrivalMethod, MoeProblem, Router, RouterChoice, Unit};
 use super::posted::{Posted, Round};
 use super::{
     BATCH, BOUND, COMBINE, COMBINE_RATE, COUNT, DISPATCH, DISPATCH_RATE, EXPERTS, HIDDEN, MESSAGES, NODES,
@@ -15,9 +15,9 @@ use crate::columns::{PROXIES, RAIL_BYTES, SCOPE};
 use crate::error::Failure;
 use crate::nodes;
 use crate::runner::{Rows, added};
-use crate::series::{Bench, Found, Measured, Sample};
+use crate::series::{Bench, CaseResults, RankResult, Sample};
 use crate::values::name;
-use crate::world::{self, Scope};
+use crate::world::{self, CallScope};
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::model::{PREFIX, Profile};
@@ -25,7 +25,7 @@ use ginlab::gin::{Program, World};
 use ginlab::measure::stats::Summary;
 use ginlab::rails::Counters;
 use ginlab::report::Row;
-use kernels::moe::{MOE_BLOCK, MOE_THREAD, MOE_WARP, MoeArgs};
+use kernels::moe::{MOE_BLOCK, MOE_THREAD, MOE_WARP, MoeKernelArgs};
 
 /// Parts: times of dispatch and combine.
 const DISPATCHED: usize = 0;
@@ -36,31 +36,31 @@ const POISON: u8 = 0xA5;
 
 /// State of one rank.
 pub struct Moe {
-    args: Args,
+    args: MoeArgs,
     pub world: World,
     agreed: Agreed,
-    problem: Problem,
-    memory: Memory,
+    problem: MoeProblem,
+    memory: MoeMemory,
     /// Choices indexed by variant and PE.
-    choices: Vec<Vec<Vec<Choice>>>,
+    choices: Vec<Vec<Vec<RouterChoice>>>,
     /// Number of rounds so far.
     rounds: u32,
-    /// Unit and count of the tables in memory; see [`Memory::load`].
-    loaded: Option<(Unit, Count)>,
+    /// Unit and count of the tables in memory; see [`MoeMemory::load`].
+    loaded: Option<(Unit, ArrivalMethod)>,
 }
 
 impl Moe {
-    pub fn open(args: &Args, mut world: World, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Moe, Failure> {
+    pub fn open(args: &MoeArgs, mut world: World, tuples: &[MoeConfig], ranks: &mut Bootstrap) -> Result<Moe, Failure> {
         let problem = problem_of(args, &world, ranks)?;
         let agreed = Agreed::of_all(&world, ranks)?;
         let router = Router::of(args.seed, args.skew, args.routing.as_ref(), args.experts, args.topk)?;
         let of_variant = |variant| (0..problem.pes).map(|pe| router.choices(&problem, pe, variant)).collect();
         let choices = (0..args.check_rounds).map(of_variant).collect();
-        let memory = Memory::open(args, &problem, tuples, &mut world, ranks)?;
+        let memory = MoeMemory::open(args, &problem, tuples, &mut world, ranks)?;
         Ok(Moe { args: args.clone(), world, agreed, problem, memory, choices, rounds: 0, loaded: None })
     }
 
-    pub async fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    pub async fn measure(&mut self, tuple: &MoeConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let wanted = (tuple.unit, tuple.count);
         if self.loaded != Some(wanted) {
             self.memory.load(&self.problem, wanted, self.world.my_pe(), &self.choices)?;
@@ -80,7 +80,7 @@ impl Moe {
         let mut row = self.row(tuple);
         // Divides by all rounds, including those that are not timed.
         let rounds = u64::from((self.args.warmup + self.args.iterations) * self.args.repeat.repeats).max(1);
-        let by_rail = |of: fn(&Found) -> &Vec<u64>| {
+        let by_rail = |of: fn(&RankResult) -> &Vec<u64>| {
             let rails: Vec<u64> = added(measured.0.iter().map(of)).into_iter().map(|count| count / rounds).collect();
             (!rails.is_empty()).then_some(rails)
         };
@@ -92,10 +92,10 @@ impl Moe {
 
     /// Returns the operations that this PE posts in a timed round according to the plan: the mean over the choices of
     /// these rounds.
-    fn posted(&self, tuple: &Tuple) -> Round {
+    fn posted(&self, tuple: &MoeConfig) -> Round {
         let (me, kind) = (self.world.my_pe(), (tuple.unit, tuple.count, tuple.kind));
-        let Args { warmup, iterations, .. } = self.args;
-        let of_variant = |(variant, choices): (usize, &Vec<Vec<Choice>>)| {
+        let MoeArgs { warmup, iterations, .. } = self.args;
+        let of_variant = |(variant, choices): (usize, &Vec<Vec<RouterChoice>>)| {
             let is_of = |round: &u32| *round as usize % self.choices.len() == variant;
             let count = (warmup..warmup + iterations).filter(is_of).count() as u64;
             (count, Round::of(&self.problem, kind, me, choices, |pe| self.world.is_mapped(pe)))
@@ -103,7 +103,7 @@ impl Moe {
         Round::mean(&self.choices.iter().enumerate().map(of_variant).collect::<Vec<_>>())
     }
 
-    fn fill(&self, row: &mut Row, tuple: &Tuple, measured: &Measured, [posted, by_rails]: [Option<Posted>; 2]) {
+    fn fill(&self, row: &mut Row, tuple: &MoeConfig, measured: &CaseResults, [posted, by_rails]: [Option<Posted>; 2]) {
         let median = |part| Summary::of(&measured.part(part)).map(|summary| summary.p50);
         let (dispatch, combine) = (median(DISPATCHED), median(COMBINED));
         let selections = u64::from(self.problem.tokens) * u64::from(self.problem.topk);
@@ -135,8 +135,8 @@ impl Moe {
         }
     }
 
-    fn row(&self, tuple: &Tuple) -> Row {
-        let Problem { tokens, hidden, experts, topk, .. } = self.problem;
+    fn row(&self, tuple: &MoeConfig) -> Row {
+        let MoeProblem { tokens, hidden, experts, topk, .. } = self.problem;
         let mut row = self.agreed.row("moe", name(tuple.unit), &self.world);
         row.size_bytes = Some(self.problem.message_bytes(tuple.kind));
         (row.grid, row.block) = (Some(tuple.grid), Some(self.args.block));
@@ -154,10 +154,10 @@ impl Moe {
         row
     }
 
-    /// Runs `rounds` rounds after [`Memory::prepare`].
-    fn launch(&mut self, tuple: &Tuple, rounds: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        let args = MoeArgs { rounds, before: self.rounds, ..self.memory.args(&self.problem, tuple) };
-        // SAFETY: the arguments belong to this world, and `Memory` has tables for this problem, this unit and this
+    /// Runs `rounds` rounds after [`MoeMemory::prepare`].
+    fn launch(&mut self, tuple: &MoeConfig, rounds: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        let args = MoeKernelArgs { rounds, before: self.rounds, ..self.memory.args(&self.problem, tuple) };
+        // SAFETY: the arguments belong to this world, and `MoeMemory` has tables for this problem, this unit and this
         // number of rounds.
         unsafe { self.world.launch(ranks, &kernel(tuple.scope), tuple.grid, self.args.block, args) }?;
         self.rounds += rounds;
@@ -165,7 +165,7 @@ impl Moe {
     }
 
     /// Runs `rounds` rounds over poisoned memory. Returns the number of wrong bytes.
-    fn check(&mut self, tuple: &Tuple, rounds: u32, ranks: &mut Bootstrap) -> Result<u64, Failure> {
+    fn check(&mut self, tuple: &MoeConfig, rounds: u32, ranks: &mut Bootstrap) -> Result<u64, Failure> {
         self.memory.poison(&self.world, POISON)?;
         self.memory.prepare(&self.world)?;
         self.world.barrier(ranks)?;
@@ -180,7 +180,7 @@ impl Moe {
 
     /// Returns the number of wrong bytes after a launch of `rounds` rounds that followed `before` others: in messages,
     /// between messages, and in sums.
-    fn wrong(&self, tuple: &Tuple, before: u32, rounds: u32) -> Result<u64, Failure> {
+    fn wrong(&self, tuple: &MoeConfig, before: u32, rounds: u32) -> Result<u64, Failure> {
         let (problem, me, kind) = (&self.problem, self.world.my_pe(), tuple.kind);
         let (tokens, topk) = (problem.tokens, problem.topk as usize);
         let chosen = |variant: u32, pe: u32, token: u32| {
@@ -228,11 +228,11 @@ impl Moe {
 }
 
 impl Bench for Moe {
-    type Case = Tuple;
+    type Case = MoeConfig;
 
     /// Runs a single round, after which all messages are in memory, then several rounds in one launch, whose messages
     /// overwrite each other.
-    async fn verify(&mut self, tuple: Tuple, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+    async fn verify(&mut self, tuple: MoeConfig, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         let mut wrong = self.check(&tuple, 1, ranks)?;
         if self.args.check_rounds > 1 {
             wrong += self.check(&tuple, self.args.check_rounds, ranks)?;
@@ -241,11 +241,11 @@ impl Bench for Moe {
     }
 
     /// Reads the signals' counts before any PE adds to them again.
-    fn prepare(&mut self, _: Tuple) -> Result<(), Failure> {
+    fn prepare(&mut self, _: MoeConfig) -> Result<(), Failure> {
         self.memory.prepare(&self.world)
     }
 
-    async fn run(&mut self, tuple: Tuple, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
+    async fn run(&mut self, tuple: MoeConfig, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
         let rounds = self.args.warmup + self.args.iterations;
         self.launch(&tuple, rounds, ranks)?;
         let stamps = self.memory.stamps(rounds)?;
@@ -267,7 +267,7 @@ fn both(round: &Round) -> Posted {
 }
 
 /// Returns the problem among the PEs of `world`, with nodes that all ranks agree on.
-fn problem_of(args: &Args, world: &World, ranks: &mut Bootstrap) -> Result<Problem, Failure> {
+fn problem_of(args: &MoeArgs, world: &World, ranks: &mut Bootstrap) -> Result<MoeProblem, Failure> {
     let hosts = nodes::of_ranks(ranks, args.node_size);
     let mine: Vec<u32> =
         (0..).zip(&hosts).filter(|(_, host)| **host == hosts[ranks.rank()]).map(|(pe, _)| pe).collect();
@@ -276,10 +276,10 @@ fn problem_of(args: &Args, world: &World, ranks: &mut Bootstrap) -> Result<Probl
     Ok(problem)
 }
 
-pub fn kernel(scope: Scope) -> Kernel<Program<MoeArgs>> {
+pub fn kernel(scope: CallScope) -> Kernel<Program<MoeKernelArgs>> {
     match scope {
-        Scope::Thread => MOE_THREAD,
-        Scope::Warp => MOE_WARP,
-        Scope::Block => MOE_BLOCK,
+        CallScope::Thread => MOE_THREAD,
+        CallScope::Warp => MOE_WARP,
+        CallScope::Block => MOE_BLOCK,
     }
 }

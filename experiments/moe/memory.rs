@@ -1,20 +1,20 @@
 //! Memory of the kernels: objects in the heap, signals, and tables in device memory.
 
-use super::args::{Args, Tuple};
+use super::args::{MoeArgs, MoeConfig};
 use super::expected;
-use super::plan::{Choice, Count, Problem, TALLIES, Type, Unit};
+use super::plan::{ArrivalMethod, MoeProblem, RouterChoice, TALLIES, TokenType, Unit};
 use crate::error::Failure;
-use cuda_std::list::List;
+use cuda_std::list::AppendList;
 use cuda_std::memory::Word;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Device, DeviceError, Place};
+use ginlab::cuda::{Buffer, Device, DeviceError, MemoryLocation};
 use ginlab::gin::{Plain, Signal, Sym, World};
 use kernels::gin::{BY_SIGNAL, BY_SUM, BY_VALUE, Counts, Tally};
-use kernels::moe::MoeArgs;
+use kernels::moe::MoeKernelArgs;
 
 /// Memory of the kernels of one rank.
-pub struct Memory {
-    args: Args,
+pub struct MoeMemory {
+    args: MoeArgs,
     pes: u32,
     staged: Sym<u32>,
     landing: Sym<u32>,
@@ -38,7 +38,7 @@ pub struct Memory {
 
 /// Returns the bytes of the objects in the heap: messages to send, to forward, and received; the experts' results,
 /// partial sums, their sums, answers.
-pub(super) fn objects(problem: &Problem, tuples: &[Tuple]) -> [u64; 7] {
+pub(super) fn objects(problem: &MoeProblem, tuples: &[MoeConfig]) -> [u64; 7] {
     let has = |unit| tuples.iter().any(|tuple| tuple.unit == unit);
     let message = tuples.iter().map(|tuple| problem.message_bytes(tuple.kind)).max().unwrap_or(16);
     let (tokens, row) = (u64::from(problem.tokens), problem.answer_bytes());
@@ -58,18 +58,18 @@ pub(super) fn objects(problem: &Problem, tuples: &[Tuple]) -> [u64; 7] {
 }
 
 /// Returns the bytes of heap that the parameter combinations need, including alignment.
-pub fn heap_bytes(problem: &Problem, tuples: &[Tuple]) -> u64 {
+pub fn heap_bytes(problem: &MoeProblem, tuples: &[MoeConfig]) -> u64 {
     objects(problem, tuples).iter().map(|bytes| bytes + 512).sum::<u64>() + u64::from(problem.pes) * 8 + (1 << 16)
 }
 
-impl Memory {
+impl MoeMemory {
     pub fn open(
-        args: &Args,
-        problem: &Problem,
-        tuples: &[Tuple],
+        args: &MoeArgs,
+        problem: &MoeProblem,
+        tuples: &[MoeConfig],
         world: &mut World,
         ranks: &mut Bootstrap,
-    ) -> Result<Memory, Failure> {
+    ) -> Result<MoeMemory, Failure> {
         let mut heap = Vec::new();
         for bytes in objects(problem, tuples) {
             heap.push(world.alloc::<u32>(ranks, bytes / 4)?);
@@ -79,9 +79,9 @@ impl Memory {
         let device = world.device().clone();
         let (tokens, pes, variants) = (problem.tokens as usize, problem.pes as usize, args.check_rounds as usize);
         let topk = problem.topk as usize;
-        let room = |bytes: usize| device.allocate(Place::Device, bytes.max(8));
+        let room = |bytes: usize| device.allocate(MemoryLocation::Device, bytes.max(8));
         let rounds = (args.warmup + args.iterations).max(args.check_rounds) as usize;
-        Ok(Memory {
+        Ok(MoeMemory {
             args: args.clone(),
             pes: problem.pes,
             staged: heap[0],
@@ -108,12 +108,12 @@ impl Memory {
     /// Writes the tables of a unit and a count method.
     pub fn load(
         &self,
-        problem: &Problem,
-        (unit, count): (Unit, Count),
+        problem: &MoeProblem,
+        (unit, count): (Unit, ArrivalMethod),
         me: u32,
-        choices: &[Vec<Vec<Choice>>],
+        choices: &[Vec<Vec<RouterChoice>>],
     ) -> Result<(), Failure> {
-        let of_variant = |variant: &Vec<Vec<Choice>>| problem.tables(unit, way(count), me, &variant[me as usize]);
+        let of_variant = |variant: &Vec<Vec<RouterChoice>>| problem.tables(unit, way(count), me, &variant[me as usize]);
         let (tables, planned): (Vec<_>, Vec<_>) = choices.iter().map(of_variant).unzip();
         write(&self.choices, &tables.concat())?;
         Ok(write(&self.planned, &planned.concat())?)
@@ -149,21 +149,21 @@ impl Memory {
     }
 
     /// Returns the arguments of a parameter combination, except its rounds.
-    pub fn args(&self, problem: &Problem, tuple: &Tuple) -> MoeArgs {
+    pub fn args(&self, problem: &MoeProblem, tuple: &MoeConfig) -> MoeKernelArgs {
         let (each, span, pes) = (problem.each(tuple.unit), problem.span(tuple.unit), self.pes as usize);
         let tally = |number: u32| Tally {
             signals: self.signals.at(number * self.pes),
             seen: self.seen.pointer::<Word>().wrapping_add(number as usize * pes),
         };
-        let list = |number: usize| List {
+        let list = |number: usize| AppendList {
             count: self.found.pointer::<Word>().wrapping_add(number),
             numbers: self.numbers.pointer::<u32>().wrapping_add(number * pes * (problem.tokens * each) as usize),
         };
         let is_handed_on = span > 1;
-        MoeArgs {
+        MoeKernelArgs {
             each,
             span,
-            fp8: (tuple.kind == Type::Fp8).into(),
+            fp8: (tuple.kind == TokenType::Fp8).into(),
             tokens: problem.tokens,
             hidden: problem.hidden,
             topk: problem.topk,
@@ -224,9 +224,9 @@ impl Memory {
 }
 
 /// Allocates and fills a buffer with a PE's tokens of all variants.
-fn given(device: &Device, problem: &Problem, me: u32, variants: u32) -> Result<Buffer, DeviceError> {
+fn given(device: &Device, problem: &MoeProblem, me: u32, variants: u32) -> Result<Buffer, DeviceError> {
     let row = problem.answer_bytes() as usize;
-    let buffer = device.allocate(Place::Device, variants as usize * problem.tokens as usize * row)?;
+    let buffer = device.allocate(MemoryLocation::Device, variants as usize * problem.tokens as usize * row)?;
     for variant in 0..variants {
         let tokens = (0..problem.tokens).flat_map(|token| expected::token(problem, me, variant, token));
         let words: Vec<u32> = tokens.collect();
@@ -235,11 +235,11 @@ fn given(device: &Device, problem: &Problem, me: u32, variants: u32) -> Result<B
     Ok(buffer)
 }
 
-pub(super) fn way(count: Count) -> u32 {
+pub(super) fn way(count: ArrivalMethod) -> u32 {
     match count {
-        Count::Signal => BY_SIGNAL,
-        Count::Word => BY_VALUE,
-        Count::Immediate => BY_SUM,
+        ArrivalMethod::Signal => BY_SIGNAL,
+        ArrivalMethod::Word => BY_VALUE,
+        ArrivalMethod::Immediate => BY_SUM,
     }
 }
 

@@ -14,16 +14,16 @@ use crate::agreed;
 use crate::columns::{PROXIES, RAIL_BYTES, RULE, SCOPE, SHARING};
 use crate::error::Failure;
 use crate::output::OutputArgs;
-use crate::program::Program;
+use crate::program::CommandSpec;
 use crate::runner::{Experiment, Plan, Rows, program};
 use crate::world;
-use args::{Args, Tuple};
+use args::{MoeArgs, MoeConfig};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::gin::{Options, World};
+use ginlab::gin::{World, WorldOptions};
 use ginlab::report::{About, Column, Header, Headline, Plot};
 use measure::Moe;
 
-pub const PROGRAMS: &[Program] = &[program::<Moe>()];
+pub const PROGRAMS: &[CommandSpec] = &[program::<Moe>()];
 
 pub const UNIT: Column = Column::follows(
     "unit",
@@ -96,8 +96,8 @@ pub const BOUND: Column = Column::measured(
 .shown("bound", 8);
 
 impl Experiment for Moe {
-    type Args = Args;
-    type Tuple = Tuple;
+    type Args = MoeArgs;
+    type Config = MoeConfig;
 
     const ABOUT: About = About {
         columns: &[
@@ -144,7 +144,7 @@ impl Experiment for Moe {
         ..About::new("moe", "Run dispatch and combine of a mixture of experts from kernels")
     };
 
-    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+    fn plan(args: &mut MoeArgs) -> Result<Plan<MoeConfig>, Failure> {
         let tuples = args.tuples();
         let fingerprint = vec![
             ("rows".to_owned(), format!("{tuples:?} {:?} x {}", args.grid, args.block)),
@@ -164,12 +164,16 @@ impl Experiment for Moe {
         Ok(Plan::of_ranks(tuples, args.world.ranks(fingerprint, move |ranks| checked.check(ranks))))
     }
 
-    async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Moe, Header), Failure> {
+    async fn open(
+        args: &MoeArgs,
+        tuples: &mut Vec<MoeConfig>,
+        ranks: &mut Bootstrap,
+    ) -> Result<(Moe, Header), Failure> {
         let pes = ranks.size() as u32;
         // Upper bound for nodes of any size.
         let problem = args.problem(pes, pes);
         let heap_bytes = memory::heap_bytes(&problem, tuples);
-        let options = Options { node_size: args.node_size, ..args.world.options(args.path, heap_bytes)? };
+        let options = WorldOptions { node_size: args.node_size, ..args.world.options(args.path, heap_bytes)? };
         let world = World::open(ranks, &options)?;
         fit(args, tuples, &world, ranks)?;
         let mut header = world::header(&world, ranks);
@@ -182,7 +186,7 @@ impl Experiment for Moe {
         Ok((Moe::open(args, world, tuples, ranks)?, header))
     }
 
-    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    async fn tuple(&mut self, tuple: &MoeConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.measure(tuple, ranks).await
     }
 
@@ -193,7 +197,7 @@ impl Experiment for Moe {
 
 /// Sets grids that are resident on the device, together with those of the PEs that share it. They are equal on every
 /// rank.
-fn fit(args: &Args, tuples: &mut [Tuple], world: &World, ranks: &mut Bootstrap) -> Result<(), Failure> {
+fn fit(args: &MoeArgs, tuples: &mut [MoeConfig], world: &World, ranks: &mut Bootstrap) -> Result<(), Failure> {
     /// Default number of blocks on the emulated device.
     const EMULATED: u32 = 4;
     let device = world.device();

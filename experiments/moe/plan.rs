@@ -26,7 +26,7 @@ pub enum Unit {
 
 /// Method by which a receiver detects that all messages have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Count {
+pub enum ArrivalMethod {
     /// A signal with the count plus one
     Signal,
     /// A word in memory
@@ -37,7 +37,7 @@ pub enum Count {
 
 /// Element type of tokens on the way to the experts. On the way back they are bf16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Type {
+pub enum TokenType {
     /// e4m3, with a scale per 128 values
     Fp8,
     /// bf16, not converted
@@ -46,7 +46,7 @@ pub enum Type {
 
 /// A choice of the router for a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
+pub struct RouterChoice {
     /// Number of the expert. Experts are assigned to PEs in order.
     pub expert: u32,
     /// Weight of the expert's result.
@@ -64,7 +64,7 @@ pub struct Planned {
 
 /// Parameters of the problem.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Problem {
+pub struct MoeProblem {
     /// Tokens per PE.
     pub tokens: u32,
     /// Elements per token.
@@ -78,10 +78,10 @@ pub struct Problem {
     pub local: u32,
 }
 
-impl Problem {
+impl MoeProblem {
     /// Rejects parameters that do not match.
     pub fn check(&self) -> Result<(), Failure> {
-        let Problem { tokens, hidden, experts, topk, pes, local } = *self;
+        let MoeProblem { tokens, hidden, experts, topk, pes, local } = *self;
         if tokens == 0 || !hidden.is_multiple_of(8) || hidden == 0 || hidden > 1 << 16 {
             return Err(usage("--hidden", format!("{hidden} elements: must be a multiple of 8, up to 65536")));
         }
@@ -108,8 +108,8 @@ impl Problem {
     }
 
     /// Returns the bytes of a message.
-    pub fn message_bytes(&self, kind: Type) -> u64 {
-        u64::from(4 * message_words(self.hidden, self.topk, kind == Type::Fp8))
+    pub fn message_bytes(&self, kind: TokenType) -> u64 {
+        u64::from(4 * message_words(self.hidden, self.topk, kind == TokenType::Fp8))
     }
 
     pub fn answer_bytes(&self) -> u64 {
@@ -117,9 +117,9 @@ impl Problem {
     }
 
     /// Returns the bytes of a token for one expert, as counted by DeepEP's low-latency test.
-    pub fn counted_bytes(&self, kind: Type) -> u64 {
+    pub fn counted_bytes(&self, kind: TokenType) -> u64 {
         let hidden = u64::from(self.hidden);
-        if kind == Type::Fp8 { hidden + hidden / 128 * 4 + 16 } else { 2 * hidden }
+        if kind == TokenType::Fp8 { hidden + hidden / 128 * 4 + 16 } else { 2 * hidden }
     }
 
     /// Returns the PE of an expert.
@@ -145,7 +145,7 @@ impl Problem {
 
     /// Returns the messages of PE `me`: token, choice, and target PE. A message for several choices has the number of
     /// the first one.
-    pub fn messages(&self, unit: Unit, me: u32, choices: &[Choice]) -> Vec<(u32, u32, u32)> {
+    pub fn messages(&self, unit: Unit, me: u32, choices: &[RouterChoice]) -> Vec<(u32, u32, u32)> {
         let mut messages = Vec::new();
         for (token, chosen) in (0..).zip(choices.chunks(self.topk as usize)) {
             let of_token = messages.len();
@@ -173,7 +173,7 @@ impl Problem {
 
     /// Returns the kernel's tables for PE `me`. The first has, for each choice, its expert, the bits of its weight, the
     /// target PE of its message, and the increment of its signal. The second has the number of messages to each PE.
-    pub fn tables(&self, unit: Unit, way: u32, me: u32, choices: &[Choice]) -> (Vec<[u32; 4]>, Vec<u32>) {
+    pub fn tables(&self, unit: Unit, way: u32, me: u32, choices: &[RouterChoice]) -> (Vec<[u32; 4]>, Vec<u32>) {
         let messages = self.messages(unit, me, choices);
         let (planned, span, most) = (self.planned(&messages), self.span(unit), self.tokens * self.each(unit));
         let mut table: Vec<[u32; 4]> =
@@ -251,7 +251,7 @@ impl Router {
     }
 
     /// Returns the choices of PE `pe`'s tokens in a variant of the problem.
-    pub fn choices(&self, problem: &Problem, pe: u32, variant: u32) -> Vec<Choice> {
+    pub fn choices(&self, problem: &MoeProblem, pe: u32, variant: u32) -> Vec<RouterChoice> {
         let mut choices = Vec::with_capacity((problem.tokens * problem.topk) as usize);
         for token in 0..problem.tokens {
             let draw = Draw { seed: mixed(self.seed, seed(pe, variant, token)), drawn: 0 };
@@ -260,7 +260,12 @@ impl Router {
         choices
     }
 
-    fn of_token(&self, problem: &Problem, (pe, variant, token): (u32, u32, u32), mut draw: Draw) -> Vec<Choice> {
+    fn of_token(
+        &self,
+        problem: &MoeProblem,
+        (pe, variant, token): (u32, u32, u32),
+        mut draw: Draw,
+    ) -> Vec<RouterChoice> {
         let mut experts: Vec<u32> = Vec::new();
         if !self.lists.is_empty() {
             let number = (u64::from(variant) * u64::from(problem.pes) + u64::from(pe)) * u64::from(problem.tokens);
@@ -284,7 +289,7 @@ impl Router {
         }
         let weights: Vec<f32> = experts.iter().map(|_| 0.1 + draw.below_one() as f32).collect();
         let sum: f32 = weights.iter().sum();
-        experts.into_iter().zip(weights).map(|(expert, weight)| Choice { expert, weight: weight / sum }).collect()
+        experts.into_iter().zip(weights).map(|(expert, weight)| RouterChoice { expert, weight: weight / sum }).collect()
     }
 }
 
@@ -318,7 +323,7 @@ mod tests {
             let pes = nodes * local;
             let experts = each * pes;
             let topk = topk.min(experts);
-            let problem = Problem { tokens, hidden: 64, experts, topk, pes, local };
+            let problem = MoeProblem { tokens, hidden: 64, experts, topk, pes, local };
             prop_assert!(problem.check().is_ok());
             let router = Router::drawn(from, experts, skew);
             for me in 0..pes {
@@ -357,7 +362,7 @@ mod tests {
 
     #[test]
     fn skewed_router_is_deterministic_per_seed() {
-        let problem = Problem { tokens: 500, hidden: 64, experts: 32, topk: 4, pes: 2, local: 2 };
+        let problem = MoeProblem { tokens: 500, hidden: 64, experts: 32, topk: 4, pes: 2, local: 2 };
         let busiest = |skew| {
             let mut counts = [0; 32];
             let choices = Router::drawn(3, 32, skew).choices(&problem, 0, 0);
@@ -373,7 +378,7 @@ mod tests {
     fn routing_file_is_read_in_order_or_rejected() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("lists");
-        let problem = Problem { tokens: 2, hidden: 64, experts: 4, topk: 2, pes: 2, local: 2 };
+        let problem = MoeProblem { tokens: 2, hidden: 64, experts: 4, topk: 2, pes: 2, local: 2 };
         let read = |text: &str| {
             std::fs::write(&path, text).expect("written");
             Router::from_file(&path, 1, 4, 2)

@@ -1,6 +1,6 @@
 //! Number of operations that a PE posts in a round according to the plan, for rows and for lower bounds of the time.
 
-use super::plan::{Choice, Count, Problem, Type, Unit};
+use super::plan::{ArrivalMethod, MoeProblem, RouterChoice, TokenType, Unit};
 use serde::{Deserialize, Serialize};
 
 /// Puts, signals and bytes to other PEs.
@@ -43,10 +43,10 @@ impl Round {
     /// Returns the operations of PE `me`, given all PEs' choices. `is_mapped` returns whether a PE is reached over
     /// mapped memory.
     pub fn of(
-        problem: &Problem,
-        (unit, count, kind): (Unit, Count, Type),
+        problem: &MoeProblem,
+        (unit, count, kind): (Unit, ArrivalMethod, TokenType),
         me: u32,
-        choices: &[Vec<Choice>],
+        choices: &[Vec<RouterChoice>],
         is_mapped: impl Fn(u32) -> bool,
     ) -> Round {
         let mut round = Round::default();
@@ -62,10 +62,10 @@ impl Round {
         let planned = problem.planned(&messages);
         for (pe, planned) in (0..).zip(&planned).filter(|(pe, _)| hears(*pe)) {
             match count {
-                Count::Signal => way(pe, &|posted| posted.signals += 1),
-                Count::Word => way(pe, &|posted| posted.put(8)),
-                Count::Immediate if planned.count == 0 => way(pe, &|posted| posted.signals += 1),
-                Count::Immediate => {}
+                ArrivalMethod::Signal => way(pe, &|posted| posted.signals += 1),
+                ArrivalMethod::Word => way(pe, &|posted| posted.put(8)),
+                ArrivalMethod::Immediate if planned.count == 0 => way(pe, &|posted| posted.signals += 1),
+                ArrivalMethod::Immediate => {}
             }
         }
         let node = me / problem.local * problem.local;
@@ -113,22 +113,22 @@ mod tests {
     /// Every message has one answer in every unit, and a token is sent to a node at most once over rails.
     #[test]
     fn answers_match_sent_messages() {
-        let problem = Problem { tokens: 30, hidden: 64, experts: 16, topk: 4, pes: 8, local: 4 };
+        let problem = MoeProblem { tokens: 30, hidden: 64, experts: 16, topk: 4, pes: 8, local: 4 };
         let router = Router::drawn(5, 16, 0.5);
         let choices: Vec<_> = (0..8).map(|pe| router.choices(&problem, pe, 0)).collect();
         let all = |unit, count| {
-            let of = |me| Round::of(&problem, (unit, count, Type::Bf16), me, &choices, |pe| pe / 4 == me / 4);
+            let of = |me| Round::of(&problem, (unit, count, TokenType::Bf16), me, &choices, |pe| pe / 4 == me / 4);
             (0..8).map(of).collect::<Vec<Round>>()
         };
         let sum = |rounds: &[Round]| rounds.iter().map(|round| round.rails.messages).sum::<u64>();
-        let by_unit = [Unit::Expert, Unit::Rank, Unit::Node].map(|unit| sum(&all(unit, Count::Immediate)));
+        let by_unit = [Unit::Expert, Unit::Rank, Unit::Node].map(|unit| sum(&all(unit, ArrivalMethod::Immediate)));
         assert!(by_unit[0] > by_unit[1] && by_unit[1] > by_unit[2], "{by_unit:?}");
         assert!(by_unit.iter().all(|messages| messages % 2 == 0));
         // Each token causes at most one message to the other node, and one answer.
         assert!(by_unit[2] <= 2 * 8 * 30);
         let signals = |count| all(Unit::Rank, count).iter().map(|round| round.rails.signals).max();
-        assert_eq!(signals(Count::Signal), Some(4));
-        assert_eq!(signals(Count::Word), Some(0));
-        assert_eq!(signals(Count::Immediate), Some(0));
+        assert_eq!(signals(ArrivalMethod::Signal), Some(4));
+        assert_eq!(signals(ArrivalMethod::Word), Some(0));
+        assert_eq!(signals(ArrivalMethod::Immediate), Some(0));
     }
 }

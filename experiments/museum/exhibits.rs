@@ -1,7 +1,7 @@
 //! The list of exhibits.
 
-use super::kernel::{self, Kernel};
-use super::port::{self, Body};
+use super::kernel::{self, ExhibitKernel};
+use super::port::{self, ExhibitBody};
 use super::{network, rules};
 use kernels::museum;
 
@@ -9,9 +9,9 @@ use kernels::museum;
 #[derive(Clone, Copy)]
 pub enum Code {
     /// A kernel over the device API.
-    Kernel(Kernel),
+    Kernel(ExhibitKernel),
     /// A rule that a proxy or the target of writes must follow.
-    Rule(Body),
+    Rule(ExhibitBody),
 }
 
 /// A bug, in a broken and in a fixed form.

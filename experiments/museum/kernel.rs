@@ -1,22 +1,22 @@
 //! Runs an exhibit that is a kernel: each PE has the kernel, a ring, ginlab's proxy engine and a rail.
 
-use super::network::{self, Node, Step};
-use cuda_std::emulation::{Stepped, Turn};
+use super::network::{self, ExhibitPe, StepEffect};
+use cuda_std::emulation::{Stepped, SteppedStop};
 use cuda_std::memory::Word;
 use ginlab::cuda::Buffer;
-use ginlab::fabric::worst::{Spec, WorstRail};
+use ginlab::fabric::worst::{WorstRail, WorstSpec};
 use ginlab::fabric::{Access, RemoteRegion};
 use ginlab::proxy::engine::{Engine, SignalRule};
 use ginlab::proxy::signal_order::{Rule, SignalWords};
 use kernels::command::Command;
-use kernels::gin::{Control, Peer, Program, Report, SENT_WORDS, SIGNALS, Signal, Sym, TEAMS, Team, World};
+use kernels::gin::{Control, FailureReport, PeView, Program, SENT_WORDS, SIGNALS, Signal, Sym, TEAMS, Team, WorldView};
 use kernels::museum::{ExhibitArgs, SEEN, WORDS, mark};
 use kernels::ring::consumer::Consumer;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring};
 use std::time::Duration;
 
 /// A kernel of kernels/src/museum.
-pub type Kernel = unsafe fn(Program<ExhibitArgs>);
+pub type ExhibitKernel = unsafe fn(Program<ExhibitArgs>);
 
 /// Number of PEs of an exhibit.
 const PES: usize = 2;
@@ -42,16 +42,16 @@ const HEAP: u64 = START + 2 * BLOCKS + 2 * 8 + SEEN * 8;
 struct Slot([Word; 4]);
 
 /// Memory of a PE besides its heap, as host/gin would allocate it.
-struct Place {
+struct PeMemory {
     far: Box<[u64]>,
     slots: Box<[Slot]>,
     host: HostWords,
     device: DeviceWords,
     barriers: [Word; TEAMS],
     sent: Box<[u64]>,
-    report: Report,
+    report: FailureReport,
     abort: Control,
-    peers: Vec<Peer>,
+    peers: Vec<PeView>,
     team_pes: Vec<u32>,
     rings: Vec<Ring>,
 }
@@ -66,12 +66,12 @@ struct Pe {
     published: u64,
     /// Description of the heap for the other PEs, by rail.
     remotes: Vec<RemoteRegion>,
-    _place: Box<Place>,
+    _place: Box<PeMemory>,
     heap: Buffer,
 }
 
 /// Runs a kernel over the network. Returns the mistake that a PE or the network has found.
-pub fn run(kernel: Kernel, fixed: bool, spec: &Spec) -> Result<(), String> {
+pub fn run(kernel: ExhibitKernel, fixed: bool, spec: &WorstSpec) -> Result<(), String> {
     let mut pes = Vec::new();
     for (me, node) in network::open(spec, PES, HEAP as usize)?.into_iter().enumerate() {
         pes.push(Pe::open(me, node, kernel, fixed)?);
@@ -122,7 +122,7 @@ fn arguments(fixed: bool) -> ExhibitArgs {
 }
 
 /// Describes a mistake: the word that a kernel has found in a round, and the word that it expected.
-fn described(spec: &Spec, [_, round, found, expected]: [u64; SEEN as usize]) -> String {
+fn described(spec: &WorstSpec, [_, round, found, expected]: [u64; SEEN as usize]) -> String {
     if expected != mark(round as u32) {
         return format!("round {round}: the count is {found} instead of {expected}");
     }
@@ -138,12 +138,12 @@ fn described(spec: &Spec, [_, round, found, expected]: [u64; SEEN as usize]) -> 
 }
 
 impl Pe {
-    fn open(me: usize, node: Node, kernel: Kernel, fixed: bool) -> Result<Pe, String> {
+    fn open(me: usize, node: ExhibitPe, kernel: ExhibitKernel, fixed: bool) -> Result<Pe, String> {
         let (args, memory) = (arguments(fixed), node.memory());
-        let Node { rail, memory: heap } = node;
+        let ExhibitPe { rail, memory: heap } = node;
         let content: Vec<u64> = (0..ROUNDS).flat_map(|round| [mark(round); WORDS as usize]).collect();
         heap.write(args.from.offset() as usize, &content).map_err(|error| error.to_string())?;
-        let mut place = Place::new();
+        let mut place = PeMemory::new();
         let mut engine = Engine::new(vec![rail], WINDOW, STALL);
         // SAFETY: the place outlives the engine, which is dropped first.
         let words = unsafe { SignalWords::at(place.far.as_mut_ptr().cast()) };
@@ -164,16 +164,16 @@ impl Pe {
     }
 
     /// Runs the kernel until it spins or ends.
-    fn step_kernel(&mut self) -> Result<Step, String> {
-        if self.kernel.turn()? == Turn::Ended {
+    fn step_kernel(&mut self) -> Result<StepEffect, String> {
+        if self.kernel.turn()? == SteppedStop::Ended {
             self.ended = true;
-            return Ok(Step::Ended);
+            return Ok(StepEffect::Ended);
         }
-        Ok(Step::Idle)
+        Ok(StepEffect::Idle)
     }
 
     /// Performs one iteration of the proxy (host/proxy/serve.rs).
-    fn step_proxy(&mut self) -> Result<Step, String> {
+    fn step_proxy(&mut self) -> Result<StepEffect, String> {
         let Pe { consumer, engine, published, .. } = self;
         let mut popped = Vec::new();
         while popped.len() < engine.room()
@@ -193,11 +193,11 @@ impl Pe {
             *published = engine.watermark();
             consumer.publish_watermark(*published);
         }
-        Ok(if completed || !popped.is_empty() { Step::Moved } else { Step::Idle })
+        Ok(if completed || !popped.is_empty() { StepEffect::Moved } else { StepEffect::Idle })
     }
 
     /// Returns the first mistake that the kernel has found.
-    fn seen(&self, spec: &Spec) -> Option<String> {
+    fn seen(&self, spec: &WorstSpec) -> Option<String> {
         let mut seen = [0; SEEN as usize];
         self.heap.read(arguments(false).seen.offset() as usize, &mut seen).ok()?;
         (seen[0] != 0).then(|| described(spec, seen))
@@ -210,20 +210,20 @@ impl Pe {
     }
 }
 
-impl Place {
-    fn new() -> Box<Place> {
+impl PeMemory {
+    fn new() -> Box<PeMemory> {
         let word = || Word::new(0);
         let [stop, call, pe, detail, seen, wanted, block, thread] = std::array::from_fn(|_| word());
-        let mut place = Box::new(Place {
+        let mut place = Box::new(PeMemory {
             far: vec![0; SIGNALS as usize].into(),
             slots: (0..1 << LOG2_SLOTS).map(|_| Slot(std::array::from_fn(|_| word()))).collect(),
             host: HostWords::default(),
             device: DeviceWords::default(),
             barriers: std::array::from_fn(|_| word()),
             sent: vec![0; SENT_WORDS].into(),
-            report: Report { stop, call, pe, detail, seen, wanted, block, thread },
+            report: FailureReport { stop, call, pe, detail, seen, wanted, block, thread },
             abort: Control::default(),
-            peers: vec![Peer { heap: 0 }; PES],
+            peers: vec![PeView { heap: 0 }; PES],
             team_pes: (0..PES as u32).collect(),
             rings: Vec::new(),
         });
@@ -243,12 +243,12 @@ impl Place {
     }
 
     /// Returns the world of the PE's kernel. All waits are unlimited: the run itself is bounded.
-    fn world(&mut self, me: u32, heap: *mut u8) -> World {
+    fn world(&mut self, me: u32, heap: *mut u8) -> WorldView {
         let all = Team { first: 0, pes: PES as u32, me };
-        World {
+        WorldView {
             me,
             pes: PES as u32,
-            paths: World::BY_RAILS,
+            paths: WorldView::BY_RAILS,
             outlet_count: 1,
             heap,
             heap_bytes: HEAP,

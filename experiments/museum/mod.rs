@@ -8,8 +8,8 @@ pub mod port;
 mod rules;
 
 use crate::error::Failure;
-use crate::listing::{Column, Field, ListingArgs, entries, table};
-use crate::program::{Program, program};
+use crate::listing::{Field, ListingArgs, ListingColumn, entries, table};
+use crate::program::{CommandSpec, program};
 use crate::values::usage;
 use clap::builder::PossibleValuesParser;
 use exhibits::{ALL, Exhibit};
@@ -21,8 +21,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-pub const PROGRAMS: &[Program] =
-    &[program!("museum", "Show public bugs of order and reuse that a usual network hides", Args, run)];
+pub const PROGRAMS: &[CommandSpec] =
+    &[program!("museum", "Show public bugs of order and reuse that a usual network hides", MuseumArgs, run)];
 
 /// Value of the positional argument that selects all exhibits.
 const EVERY: &str = "all";
@@ -42,7 +42,7 @@ A seed repeats its run exactly. The exit code is 1 if a fixed form fails.";
 /// Options of `ginlab museum`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct MuseumArgs {
     /// Exhibit to run, or \"all\" [default: list the exhibits]
     #[arg(value_name = "NAME", value_parser = names())]
     name: Option<String>,
@@ -108,7 +108,7 @@ const LISTED: [Field<Exhibit>; 7] = [
     ("seed", |exhibit| json!(exhibit.seed)),
 ];
 
-const LISTED_TABLE: [Column<Exhibit>; 3] = [
+const LISTED_TABLE: [ListingColumn<Exhibit>; 3] = [
     ("exhibit", "", |exhibit| exhibit.name.into()),
     ("project and issue", "", |exhibit| exhibit.issue.into()),
     ("rule that is broken", "", |exhibit| exhibit.rule.into()),
@@ -126,7 +126,7 @@ const FIELDS: [Field<Row>; 9] = [
     ("seconds", |row| json!((row.seconds * 1000.0).round() / 1000.0)),
 ];
 
-const TABLE: [Column<Row>; 6] = [
+const TABLE: [ListingColumn<Row>; 6] = [
     ("exhibit", "", |row| row.exhibit.name.into()),
     ("form", "", |row| row.form.name().into()),
     ("seeds", "", |row| row.seeds.to_string()),
@@ -143,7 +143,7 @@ impl Form {
 
 impl Row {
     /// Runs the seeds of one form, beginning with `first`.
-    fn measure(exhibit: &'static Exhibit, form: Form, first: u64, args: &Args) -> Result<Row, Failure> {
+    fn measure(exhibit: &'static Exhibit, form: Form, first: u64, args: &MuseumArgs) -> Result<Row, Failure> {
         let began = Instant::now();
         let (seeds, calm) = (args.seeds, args.calm);
         let mut row = Row { exhibit, form, calm, first, seeds, failed: 0, seen: None, seconds: 0.0 };
@@ -169,7 +169,7 @@ impl Row {
     }
 }
 
-fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &MuseumArgs) -> Result<(), Failure> {
     args.output.check()?;
     if args.name.is_some() && args.exhibit.is_some() {
         return Err(usage("--exhibit", "the exhibit is already given as NAME"));
@@ -208,7 +208,7 @@ fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Lists the exhibits.
-fn list(args: &Args, header: &Header) -> Result<(), Failure> {
+fn list(args: &MuseumArgs, header: &Header) -> Result<(), Failure> {
     let written = entries(&LISTED, ALL);
     let document = Document { schema: SCHEMA, header, rows: &written };
     args.output.write(header, &LISTED.map(|(key, _)| key), &written, &document, &table(&LISTED_TABLE, ALL))

@@ -1,19 +1,19 @@
 //! Runs an exhibit that is a rule of a proxy: on each PE the rule's own code drives a rail.
 
-use super::network::{self, Node, Step};
-use cuda_std::emulation::{Stepped, Turn};
+use super::network::{self, ExhibitPe, StepEffect};
+use cuda_std::emulation::{Stepped, SteppedStop};
 use cuda_std::thread;
 use ginlab::cuda::Buffer;
-use ginlab::fabric::worst::{Spec, WorstRail, WorstRegion};
+use ginlab::fabric::worst::{WorstRail, WorstRegion, WorstSpec};
 use ginlab::fabric::{Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Result of a rule, with its mistake as the error.
-pub type Done = Result<(), String>;
+pub type RuleResult = Result<(), String>;
 
 /// The code of a PE: the PE's port, and whether to run the fixed form.
-pub type Body = fn(&Port, bool) -> Done;
+pub type ExhibitBody = fn(&Port, bool) -> RuleResult;
 
 /// First word of the message about a run that hangs.
 pub const HANGS: &str = "hangs";
@@ -24,7 +24,7 @@ const ENDING_POLLS: u32 = 100_000;
 
 /// A write of words to another PE.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Write {
+pub struct PortWrite {
     /// The other PE. `None` if there are two.
     pub pe: Option<usize>,
     /// First word, in this PE's memory.
@@ -53,7 +53,7 @@ pub struct Events {
 /// A PE's access to its rail and memory.
 pub struct Port {
     me: usize,
-    spec: Spec,
+    spec: WorstSpec,
     rail: RefCell<WorstRail>,
     region: WorstRegion,
     remotes: RefCell<Vec<RemoteRegion>>,
@@ -69,9 +69,9 @@ pub struct Port {
 }
 
 impl Port {
-    fn open(me: usize, mut node: Node, spec: &Spec) -> Result<Port, String> {
+    fn open(me: usize, mut node: ExhibitPe, spec: &WorstSpec) -> Result<Port, String> {
         let region = node.register()?;
-        let Node { rail, memory } = node;
+        let ExhibitPe { rail, memory } = node;
         Ok(Port {
             me,
             spec: *spec,
@@ -120,7 +120,7 @@ impl Port {
     }
 
     /// Posts a write, which the rail may refuse for now.
-    pub fn try_write(&self, write: Write) -> Result<Post, String> {
+    pub fn try_write(&self, write: PortWrite) -> Result<Post, String> {
         let (other, bytes) = (write.pe.unwrap_or(1 - self.me.min(1)), 8 * write.words);
         let remote = self.remotes.borrow()[other];
         let mut transfer = Transfer::new(8 * write.from, (other, remote, 8 * write.to), bytes, write.token);
@@ -137,7 +137,7 @@ impl Port {
     }
 
     /// Posts a write as soon as the rail accepts it.
-    pub fn write(&self, write: Write) -> Done {
+    pub fn write(&self, write: PortWrite) -> RuleResult {
         while self.try_write(write)? == Post::Again {
             self.pause();
         }
@@ -174,7 +174,11 @@ impl Port {
 
     /// Polls the rail and hands the events to `enough` until that returns true. `what` describes what is missing, for a
     /// run that hangs.
-    pub fn until(&self, mut enough: impl FnMut(Events) -> Result<bool, String>, what: impl Fn() -> String) -> Done {
+    pub fn until(
+        &self,
+        mut enough: impl FnMut(Events) -> Result<bool, String>,
+        what: impl Fn() -> String,
+    ) -> RuleResult {
         loop {
             if enough(self.poll()?)? {
                 self.waits.borrow_mut().clear();
@@ -198,12 +202,12 @@ fn injected(token: u64) -> FabricError {
 }
 
 /// Runs a rule on `pes` PEs over the network. Returns the mistake that a PE or the network has found.
-pub fn run(body: Body, fixed: bool, pes: usize, spec: &Spec) -> Done {
+pub fn run(body: ExhibitBody, fixed: bool, pes: usize, spec: &WorstSpec) -> RuleResult {
     let nodes = network::open(spec, pes, 8 * WORDS as usize)?;
     let ports = nodes.into_iter().enumerate().map(|(me, node)| Port::open(me, node, spec).map(Rc::new));
     let ports = ports.collect::<Result<Vec<_>, String>>()?;
     let remotes: Vec<_> = ports.iter().map(|port| port.rail.borrow().remote(&port.region)).collect();
-    let results: Rc<RefCell<Vec<Option<Done>>>> = Rc::new(RefCell::new(vec![None; pes]));
+    let results: Rc<RefCell<Vec<Option<RuleResult>>>> = Rc::new(RefCell::new(vec![None; pes]));
     let mut programs = Vec::new();
     for port in &ports {
         *port.remotes.borrow_mut() = remotes.clone();
@@ -216,13 +220,13 @@ pub fn run(body: Body, fixed: bool, pes: usize, spec: &Spec) -> Done {
     }
     let ended = network::run(spec.seed, pes, pes, |me| {
         let port = &ports[me];
-        if programs[me].turn()? != Turn::Ended {
-            return Ok(if port.moved.take() { Step::Moved } else { Step::Idle });
+        if programs[me].turn()? != SteppedStop::Ended {
+            return Ok(if port.moved.take() { StepEffect::Moved } else { StepEffect::Idle });
         }
         results.borrow_mut()[me].take().transpose()?;
         // The rail still delivers what the program has posted.
         port.poll()?;
-        Ok(Step::Ended)
+        Ok(StepEffect::Ended)
     });
     drop(programs);
     settle(&ports);

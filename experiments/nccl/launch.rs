@@ -1,6 +1,6 @@
 //! Starts the program once, or as several ranks.
 
-use super::{Args, Variable};
+use super::{NcclArgs, Variable};
 use crate::error::Failure;
 use ginlab::signals;
 use std::ffi::OsString;
@@ -46,7 +46,7 @@ fn free_port() -> Result<u16, Failure> {
 }
 
 /// Runs the program as `count` ranks. Returns the first exit code other than success.
-pub fn ranks(args: &Args, count: usize, variables: &[Variable]) -> Result<u8, Failure> {
+pub fn ranks(args: &NcclArgs, count: usize, variables: &[Variable]) -> Result<u8, Failure> {
     let (port, meeting) = (free_port()?, free_port()?);
     let mut children = Vec::new();
     for rank in 0..count {

@@ -7,11 +7,11 @@ mod records;
 mod trace;
 
 use crate::error::Failure;
-use crate::program::{Program, program};
+use crate::program::{CommandSpec, program};
 use crate::values::{seconds, usage};
 use ginlab::cuda;
 use ginlab::fabric::{Fabric, soft};
-use ginlab::mps::{self, Asked, Choice, Step};
+use ginlab::mps::{self, LocalRun, MpsChoice, MpsStep};
 use ginlab::proxy::signal_order::Rule;
 use ginlab::rails::strategy::Strategy;
 use ginlab::{scratch, signals};
@@ -20,8 +20,12 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub const PROGRAMS: &[Program] =
-    &[program!("nccl", "Run a program that uses NCCL's GIN over ginlab's rails, on one GPU without a NIC", Args, run)];
+pub const PROGRAMS: &[CommandSpec] = &[program!(
+    "nccl",
+    "Run a program that uses NCCL's GIN over ginlab's rails, on one GPU without a NIC",
+    NcclArgs,
+    run
+)];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,7 +49,7 @@ const TRACED: usize = 1 << 20;
 /// Options of `ginlab nccl`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct NcclArgs {
     /// Rails: shared (shared memory, no model), model:p5, soft-efa:p5, worst:seed=N, tcp, efa
     #[arg(short = 'p', long, value_name = "PROVIDER", default_value = "shared")]
     provider: String,
@@ -91,8 +95,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     nccl: Option<PathBuf>,
     /// CUDA MPS for ranks that share a GPU: auto (start a private server if none is running), off
-    #[arg(long, value_enum, default_value_t = Choice::Auto, value_name = "WHICH", hide_possible_values = true)]
-    mps: Choice,
+    #[arg(long, value_enum, default_value_t = MpsChoice::Auto, value_name = "WHICH", hide_possible_values = true)]
+    mps: MpsChoice,
     /// Give each process its own host name, for libraries that use the host name to find ranks of the same machine
     /// (NCCL EP)
     #[arg(long)]
@@ -117,7 +121,7 @@ enum Type {
 /// Name and value of an environment variable.
 type Variable = (String, OsString);
 
-fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &NcclArgs) -> Result<(), Failure> {
     if args.print_env {
         return print(&variables(args)?);
     }
@@ -129,8 +133,8 @@ fn run(args: &Args) -> Result<(), Failure> {
     let mut variables = variables(args)?;
     // The number of ranks of mpirun or torchrun is unknown. Assume more than one; an unnecessary server does no harm.
     let ranks = args.np.map_or(2, usize::from);
-    let asked = Asked { choice: args.mps, device: cuda::Choice::Auto, ranks, gpus: None };
-    if let Step::Ended(code) = mps::before_ranks(&asked) {
+    let asked = LocalRun { choice: args.mps, device: cuda::DeviceChoice::Auto, ranks, gpus: None };
+    if let MpsStep::Ended(code) = mps::before_ranks(&asked) {
         return if code == 0 { Ok(()) } else { Err(Failure::Elsewhere(code)) };
     }
     check_gpus()?;
@@ -172,7 +176,7 @@ fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Returns the variables that NCCL and the plugin need. NCCL variables that the user has set are kept.
-fn variables(args: &Args) -> Result<Vec<Variable>, Failure> {
+fn variables(args: &NcclArgs) -> Result<Vec<Variable>, Failure> {
     let fabric: Fabric = args.provider.parse().map_err(|why: String| usage("--provider", why))?;
     if matches!(fabric, Fabric::Null) {
         return Err(usage(

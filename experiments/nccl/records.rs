@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Operations from or to one peer.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct Flow {
+pub struct PeerRecord {
     puts: u64,
     bytes: u64,
     signals: u64,
@@ -21,7 +21,7 @@ pub struct Flow {
 
 /// Record of one rank in one communicator.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Record {
+pub struct CommunicatorRecord {
     pub communicator: String,
     pub rank: usize,
     ranks: usize,
@@ -33,16 +33,16 @@ pub struct Record {
     failure: Option<String>,
     /// Whether the program has closed the communicator.
     ended: bool,
-    to: Vec<Flow>,
-    from: Vec<Flow>,
+    to: Vec<PeerRecord>,
+    from: Vec<PeerRecord>,
     pub not_recorded: u64,
     pub trace: Vec<serde_json::Value>,
 }
 
 /// Reads all records of a directory, ordered by communicator and rank.
-pub fn read(folder: &Path) -> Result<Vec<Record>, String> {
+pub fn read(folder: &Path) -> Result<Vec<CommunicatorRecord>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
-    let mut records: Vec<Record> = Vec::new();
+    let mut records: Vec<CommunicatorRecord> = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         if path.extension().is_none_or(|extension| extension != "json") {
@@ -70,15 +70,15 @@ fn below(bytes: u64) -> String {
 }
 
 /// Writes a table with a line for each rank and each peer that sent data to it.
-pub fn table(records: &[Record], out: &mut impl Write) {
+pub fn table(records: &[CommunicatorRecord], out: &mut impl Write) {
     // Ignore the error: stderr may be closed.
     let _ = write_table(records, out);
 }
 
-fn write_table(records: &[Record], out: &mut impl Write) -> std::io::Result<()> {
+fn write_table(records: &[CommunicatorRecord], out: &mut impl Write) -> std::io::Result<()> {
     let Some(first) = records.first() else { return Ok(()) };
     writeln!(out, "ginlab: NCCL's puts over {} ({})", first.rails, first.copies)?;
-    let mut sums: BTreeMap<(usize, usize), Flow> = BTreeMap::new();
+    let mut sums: BTreeMap<(usize, usize), PeerRecord> = BTreeMap::new();
     for record in records {
         for (peer, flow) in record.from.iter().enumerate().filter(|(_, flow)| flow.puts + flow.gets > 0) {
             let sum = sums.entry((peer, record.rank)).or_default();
@@ -158,8 +158,8 @@ fn write_table(records: &[Record], out: &mut impl Write) -> std::io::Result<()> 
 
 /// Checks that each put and signal arrived exactly once. Returns the first difference in one line, if any.
 /// Communicators with a rank that failed or did not close are skipped.
-pub fn conservation(records: &[Record]) -> Option<String> {
-    let mut all: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
+pub fn conservation(records: &[CommunicatorRecord]) -> Option<String> {
+    let mut all: BTreeMap<&str, Vec<&CommunicatorRecord>> = BTreeMap::new();
     for record in records {
         all.entry(&record.communicator).or_default().push(record);
     }
@@ -195,17 +195,17 @@ pub fn conservation(records: &[Record]) -> Option<String> {
 pub mod tests {
     use super::*;
 
-    pub fn record(rank: usize, to: [u64; 2], from: [u64; 2]) -> Record {
-        let flow = |puts: u64| Flow {
+    pub fn record(rank: usize, to: [u64; 2], from: [u64; 2]) -> CommunicatorRecord {
+        let flow = |puts: u64| PeerRecord {
             puts,
             bytes: puts * 8,
             signals: puts,
             added: puts,
             sizes: vec![(16, puts)],
             delivery_ns: puts * 2000,
-            ..Flow::default()
+            ..PeerRecord::default()
         };
-        Record {
+        CommunicatorRecord {
             communicator: "c".into(),
             rank,
             ranks: 2,
@@ -233,7 +233,7 @@ pub mod tests {
         // Communicators with a missing or truncated record are not checked.
         assert_eq!(conservation(&bad[..1]), None);
         let [first, second] = bad;
-        assert_eq!(conservation(&[Record { ended: false, ..first }, second]), None);
+        assert_eq!(conservation(&[CommunicatorRecord { ended: false, ..first }, second]), None);
     }
 
     #[test]

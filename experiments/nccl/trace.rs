@@ -1,13 +1,13 @@
 //! Traces of single puts: one JSON object per line, or slices for Perfetto.
 
-use super::records::Record;
+use super::records::CommunicatorRecord;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 
 /// Writes every recorded put, get and arrival: in Chrome's trace format if the file ends in `.json`, otherwise one per
 /// line.
-pub fn write(records: &[Record], file: &Path) -> Result<(), String> {
+pub fn write(records: &[CommunicatorRecord], file: &Path) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", file.display());
     let entries = entries(records);
     let mut out = std::io::BufWriter::new(std::fs::File::create(file).map_err(failed)?);
@@ -28,7 +28,7 @@ pub fn write(records: &[Record], file: &Path) -> Result<(), String> {
 }
 
 /// Returns the entries ordered by time, in nanoseconds since the first.
-fn entries(records: &[Record]) -> Vec<Value> {
+fn entries(records: &[CommunicatorRecord]) -> Vec<Value> {
     let mut all: Vec<(u64, Value)> = Vec::new();
     for record in records {
         for entry in &record.trace {
@@ -85,7 +85,7 @@ mod tests {
     use super::super::records::tests::record;
     use super::*;
 
-    fn both() -> [Record; 2] {
+    fn both() -> [CommunicatorRecord; 2] {
         [record(1, [0, 0], [0, 0]), record(0, [0, 0], [0, 0])]
     }
 

@@ -53,7 +53,7 @@ pub enum NcclError {
 
 /// Number types, with the values of `ncclDataType_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Type {
+pub enum NcclType {
     /// `ncclFloat16`.
     F16 = 6,
     /// `ncclFloat32`.
@@ -62,16 +62,16 @@ pub enum Type {
     Bf16 = 9,
 }
 
-impl Type {
+impl NcclType {
     /// Returns the size of a number in bytes.
     pub fn bytes(self) -> usize {
-        if self == Type::F32 { 4 } else { 2 }
+        if self == NcclType::F32 { 4 } else { 2 }
     }
 }
 
 /// Operands of an operation, in device memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct Operands {
     /// Address of the source.
     pub from: u64,
     /// Address of the destination.
@@ -79,7 +79,7 @@ pub struct Call {
     /// Number of elements, per chunk for all-to-all, all-gather and reduce-scatter, and in total otherwise.
     pub count: usize,
     /// Type of the elements.
-    pub of: Type,
+    pub of: NcclType,
 }
 
 /// This rank's handle of a communicator of all ranks.
@@ -219,8 +219,8 @@ impl Communicator {
     ///
     /// # Errors
     /// Returns NCCL's error if a call fails.
-    pub unsafe fn reduce(&self, call: &Call, scatter: bool, stream: &Stream) -> Result<(), NcclError> {
-        let Call { from, to, count, of } = *call;
+    pub unsafe fn reduce(&self, call: &Operands, scatter: bool, stream: &Stream) -> Result<(), NcclError> {
+        let Operands { from, to, count, of } = *call;
         let (name, function) = if scatter {
             ("ncclReduceScatter", self.functions.reduce_scatter)
         } else {
@@ -239,8 +239,8 @@ impl Communicator {
     ///
     /// # Errors
     /// Returns NCCL's error if a call fails.
-    pub unsafe fn all_gather(&self, call: &Call, stream: &Stream) -> Result<(), NcclError> {
-        let Call { from, to, count, of } = *call;
+    pub unsafe fn all_gather(&self, call: &Operands, stream: &Stream) -> Result<(), NcclError> {
+        let Operands { from, to, count, of } = *call;
         let stream = self.stream(stream)?;
         // SAFETY: the caller guarantees that both ranges are valid and long enough.
         let answer = unsafe { (self.functions.all_gather)(from as _, to as _, count, of as c_int, self.comm, stream) };
@@ -254,8 +254,8 @@ impl Communicator {
     ///
     /// # Errors
     /// Returns NCCL's error if a call fails.
-    pub unsafe fn broadcast(&self, call: &Call, root: usize, stream: &Stream) -> Result<(), NcclError> {
-        let Call { from, to, count, of } = *call;
+    pub unsafe fn broadcast(&self, call: &Operands, root: usize, stream: &Stream) -> Result<(), NcclError> {
+        let Operands { from, to, count, of } = *call;
         let (root, stream) = (root as c_int, self.stream(stream)?);
         let function = self.functions.broadcast;
         // SAFETY: the caller guarantees that both ranges are valid and long enough.
@@ -270,8 +270,8 @@ impl Communicator {
     ///
     /// # Errors
     /// Returns NCCL's error if a call fails.
-    pub unsafe fn all_to_all(&self, call: &Call, stream: &Stream) -> Result<(), NcclError> {
-        let Call { from, to, count, of } = *call;
+    pub unsafe fn all_to_all(&self, call: &Operands, stream: &Stream) -> Result<(), NcclError> {
+        let Operands { from, to, count, of } = *call;
         if let Some(function) = self.own_all_to_all() {
             let stream = self.stream(stream)?;
             // SAFETY: the caller guarantees that both ranges are valid and long enough.
@@ -291,7 +291,7 @@ impl Communicator {
     ///
     /// # Errors
     /// Returns NCCL's error if a call fails.
-    pub unsafe fn send_receive(&self, call: &Call, stream: &Stream) -> Result<(), NcclError> {
+    pub unsafe fn send_receive(&self, call: &Operands, stream: &Stream) -> Result<(), NcclError> {
         let (next, last) = ((self.rank + 1) % self.size, (self.rank + self.size - 1) % self.size);
         // SAFETY: the caller guarantees that both ranges are valid and long enough.
         unsafe { self.exchange(std::iter::once((call.from, next, call.to, last)), call.count, call.of, stream) }
@@ -310,7 +310,7 @@ impl Communicator {
         &self,
         pairs: impl Iterator<Item = (u64, usize, u64, usize)>,
         count: usize,
-        of: Type,
+        of: NcclType,
         stream: &Stream,
     ) -> Result<(), NcclError> {
         let functions = self.functions;

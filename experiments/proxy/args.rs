@@ -4,19 +4,19 @@
 pub mod tests;
 mod trace_to;
 
-use super::mode::Mode;
+use super::mode::ProxyMode;
 use super::random::{self, Drawn};
 use crate::args::SizeArgs;
 use crate::error::Failure;
-use crate::job::{self, MeetArgs, MemoryKind};
+use crate::job::{self, MemoryKind, RankArgs};
 use crate::values::{self, FAULT_HELP, List, Pin, counts, fault, list, slots, usage};
 use clap::builder::ArgPredicate;
 use clap::{ArgAction, ValueEnum};
-use ginlab::cuda::Choice;
+use ginlab::cuda::DeviceChoice;
 use ginlab::fabric::libfabric::Level;
 use ginlab::fabric::{Fabric, FabricError};
 use ginlab::measure::size;
-use ginlab::proxy::Fault;
+use ginlab::proxy::ProxyFault;
 use ginlab::rails::strategy::Strategy;
 use ginlab::ring::RingPlace;
 use itertools::iproduct;
@@ -48,7 +48,7 @@ Examples:
 #[command(mut_arg("begin", |arg| arg.default_value("4K").default_value_if("random", ArgPredicate::IsPresent, "1")))]
 #[command(mut_arg("end", |arg| arg.default_value("4M").default_value_if("random", ArgPredicate::IsPresent, "64M")))]
 #[command(mut_arg("factor", |arg| arg.default_value("4")))]
-pub struct Args {
+pub struct ProxyArgs {
     #[command(flatten)]
     pub sizes: SizeArgs,
     /// Timed puts per producer and repeat, reduced if a repeat would exceed --volume
@@ -71,12 +71,12 @@ pub struct Args {
         value_delimiter = ',',
         hide_possible_values = true
     )]
-    pub cases: Vec<Way>,
+    pub cases: Vec<WritePath>,
     /// Waits of the kernel: quiet (after every put), nbi (once at the end), quiet-every=K (after every K puts),
     /// nbi-batch=K (once at the end; a block publishes K puts after a single fence, or, for case direct, with a single
     /// doorbell)
-    #[arg(short = 'm', long, default_value = "quiet,nbi", value_name = "LIST", value_parser = list::<Mode>)]
-    pub mode: List<Mode>,
+    #[arg(short = 'm', long, default_value = "quiet,nbi", value_name = "LIST", value_parser = list::<ProxyMode>)]
+    pub mode: List<ProxyMode>,
     /// Number of blocks; a list to sweep
     #[arg(short = 'g', long, default_value = "1", value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub grid: List<u32>,
@@ -84,8 +84,8 @@ pub struct Args {
     #[arg(long, default_value = "256", hide_default_value = true, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub block: List<u32>,
     /// Threads that issue puts: block (thread 0 of each block) or thread (every thread)
-    #[arg(long, value_enum, default_value_t = Scope::Block, hide_possible_values = true)]
-    pub scope: Scope,
+    #[arg(long, value_enum, default_value_t = PutScope::Block, hide_possible_values = true)]
+    pub scope: PutScope,
     /// Source slots per producer. In nbi mode a slot is rewritten only after its put has completed [default: 64; for
     /// large puts, as many as fit in 64 MiB, but at least 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -111,8 +111,8 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::Delivery, hide_possible_values = true)]
     pub completion: Level,
     /// Device that runs kernels: gpu, emulated (CPU threads), or auto (the GPU if there is one)
-    #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto, hide_possible_values = true)]
-    pub device: Choice,
+    #[arg(short = 'd', long, value_enum, default_value_t = DeviceChoice::Auto, hide_possible_values = true)]
+    pub device: DeviceChoice,
     /// Memory that holds the payload: auto (GPU memory if every rank has a GPU whose NICs access it directly, otherwise
     /// pinned), pinned (pinned host memory) or device (GPU memory)
     #[arg(
@@ -170,7 +170,7 @@ pub struct Args {
     #[arg(long)]
     pub keep_going: bool,
     #[command(flatten)]
-    pub meet: MeetArgs,
+    pub meet: RankArgs,
     /// Proxy threads per rank, each with its own ring and rails
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = threads)]
     pub proxy_threads: usize,
@@ -193,7 +193,7 @@ pub struct Args {
     pub memory_limit: Option<u64>,
     /// Fault to inject
     #[arg(long, value_name = "FAULT", help = FAULT_HELP, value_parser = fault)]
-    pub fault: Option<Fault>,
+    pub fault: Option<ProxyFault>,
     /// Whether each proxy thread has its own part of the rails.
     #[arg(skip)]
     pub own_rails: bool,
@@ -207,7 +207,7 @@ pub struct Args {
 
 /// Initiator of writes, and their path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Way {
+pub enum WritePath {
     /// The proxy threads themselves
     CpuWrite,
     /// The kernel, through ring and proxy
@@ -218,7 +218,7 @@ pub enum Way {
 
 /// Threads that issue puts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Scope {
+pub enum PutScope {
     /// Thread 0 of each block
     Block,
     /// Every thread
@@ -234,7 +234,7 @@ fn threads(text: &str) -> Result<usize, String> {
 
 /// One measurement: a combination of parameters, measured in every mode and with CPU-initiated writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuple {
+pub struct ProxyConfig {
     pub bytes: u64,
     pub rails: usize,
     pub strategy: Strategy,
@@ -244,7 +244,7 @@ pub struct Tuple {
     pub drawn: Option<Drawn>,
 }
 
-impl Args {
+impl ProxyArgs {
     /// Rejects options that exclude each other.
     pub fn check(&self) -> Result<(), Failure> {
         if self.sizes.begin == 0 {
@@ -257,17 +257,17 @@ impl Args {
             ));
         }
         let fabric = self.fabric()?;
-        if self.measures(Way::Direct) && !matches!(fabric, Fabric::Verbs { .. }) {
+        if self.measures(WritePath::Direct) && !matches!(fabric, Fabric::Verbs { .. }) {
             let text = "has no queues for kernels; use efa-verbs (EFA devices) or efa-verbs/soft:p5 (software NICs)";
             return Err(usage("--cases", format!("direct: provider {fabric} {text}")));
         }
-        if self.scope == Scope::Thread && self.mode.iter().any(|mode| matches!(mode, Mode::Batch(_))) {
+        if self.scope == PutScope::Thread && self.mode.iter().any(|mode| matches!(mode, ProxyMode::Batch(_))) {
             return Err(usage("--mode", "nbi-batch=K requires --scope block"));
         }
-        if self.random.is_some() && self.measures(Way::Direct) {
+        if self.random.is_some() && self.measures(WritePath::Direct) {
             return Err(usage("--cases", "direct: random shapes are only measured with cpu-write and put"));
         }
-        if self.trace.is_some() && !self.measures(Way::Put) {
+        if self.trace.is_some() && !self.measures(WritePath::Put) {
             return Err(usage("--trace", "requires `put` in --cases"));
         }
         match fabric {
@@ -307,7 +307,7 @@ impl Args {
     }
 
     /// Returns whether the case is measured.
-    pub fn measures(&self, way: Way) -> bool {
+    pub fn measures(&self, way: WritePath) -> bool {
         self.cases.contains(&way)
     }
 
@@ -377,19 +377,25 @@ impl Args {
     }
 
     /// Returns every parameter combination, in the order of measurement.
-    pub fn tuples(&self) -> Result<Vec<Tuple>, Failure> {
+    pub fn tuples(&self) -> Result<Vec<ProxyConfig>, Failure> {
         if let Some(shapes) = random::tuples(self) {
             return Ok(shapes);
         }
         let sizes = self.sizes.list()?;
         let tuples = iproduct!(self.rails(), &self.strategy, &self.grid, &self.block, &sizes);
-        let tuple =
-            |(&rails, &strategy, &grid, &block, &bytes)| Tuple { bytes, rails, strategy, grid, block, drawn: None };
+        let tuple = |(&rails, &strategy, &grid, &block, &bytes)| ProxyConfig {
+            bytes,
+            rails,
+            strategy,
+            grid,
+            block,
+            drawn: None,
+        };
         Ok(tuples.map(tuple).collect())
     }
 
     /// Returns the settings that must be equal on all ranks.
-    pub fn fingerprint(&self, tuples: &[Tuple]) -> Vec<(String, String)> {
+    pub fn fingerprint(&self, tuples: &[ProxyConfig]) -> Vec<(String, String)> {
         let text = |name: &str, value: String| (name.to_owned(), value);
         let provider = self.provider.clone().unwrap_or_default().to_string();
         let mut sizes: Vec<u64> = tuples.iter().map(|tuple| tuple.bytes).collect();
@@ -403,7 +409,7 @@ impl Args {
             text("sizes", joined(&mut sizes.iter().map(u64::to_string))),
             text("rows", format!("{tuples:?}")),
             text("cases", joined(&mut self.cases.iter().map(|way| values::name(*way)))),
-            text("modes", joined(&mut self.mode.iter().map(Mode::to_string))),
+            text("modes", joined(&mut self.mode.iter().map(ProxyMode::to_string))),
             text("iterations", format!("{}+{}x{:?}", self.warmup, self.iterations, self.repeats)),
             text("window", format!("{:?}", self.window)),
             text("fill-ahead", format!("{:?}", self.fill_ahead)),

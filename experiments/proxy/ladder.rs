@@ -8,27 +8,27 @@
 
 mod steps;
 
-use super::args::Args as ProxyArgs;
+use super::args::ProxyArgs;
 use super::measure::measure;
-use super::rank::Rank;
+use super::rank::ProxyRank;
 use super::trace::Traces;
 use super::{PROXY_THREADS, header};
 use crate::args::{RepeatArgs, SizeArgs};
 use crate::columns::{AGAIN, COMPLETION, WINDOW};
 use crate::error::Failure;
-use crate::job::{MeetArgs, MemoryKind};
+use crate::job::{MemoryKind, RankArgs};
 use crate::ranks::Ranks;
 use crate::runner::{Experiment, Plan, Rows};
 use crate::values::{FAULT_HELP, Pin, fault, usage};
 use clap::Parser;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::Choice;
+use ginlab::cuda::DeviceChoice;
 use ginlab::fabric::libfabric::{Level, require_library};
 use ginlab::fabric::{Fabric, discover};
 use ginlab::measure::size;
-use ginlab::proxy::Fault;
+use ginlab::proxy::ProxyFault;
 use ginlab::rails::strategy::Strategy;
-use ginlab::report::{About, Column, Header, Headline, Plot, Row, Shape};
+use ginlab::report::{About, ChartStyle, Column, Header, Headline, Plot, Row};
 use steps::{Most, Rung, Step, rungs};
 
 const CHANGE: Column =
@@ -88,16 +88,16 @@ pub struct Args {
     /// Device that provides the memory and whose nearest NICs are used: gpu, emulated (CPU threads), or auto (the GPU
     /// if
     /// there is one)
-    #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto, hide_possible_values = true)]
-    device: Choice,
+    #[arg(short = 'd', long, value_enum, default_value_t = DeviceChoice::Auto, hide_possible_values = true)]
+    device: DeviceChoice,
     /// Memory that holds the payload: auto, pinned (pinned host memory) or device (GPU memory)
     #[arg(long, value_enum, value_name = "MEM", default_value_t = MemoryKind::Auto, hide_possible_values = true)]
     memory: MemoryKind,
     /// Fault to inject
     #[arg(long, value_name = "FAULT", hide = true, help = FAULT_HELP, value_parser = fault)]
-    fault: Option<Fault>,
+    fault: Option<ProxyFault>,
     #[command(flatten)]
-    meet: MeetArgs,
+    meet: RankArgs,
 }
 
 /// Parses the defaults of `ginlab proxy`.
@@ -175,7 +175,7 @@ pub struct Ladder {
 
 impl Experiment for Ladder {
     type Args = Args;
-    type Tuple = Rung;
+    type Config = Rung;
 
     const ABOUT: About = About {
         columns: &[CHANGE, STEP_RATIO, PROXY_THREADS, WINDOW, COMPLETION, AGAIN],
@@ -186,7 +186,7 @@ impl Experiment for Ladder {
             x: &["case"],
             y: "bandwidth_gbits_s",
             title: "bandwidth by step",
-            shape: Shape::Bars,
+            shape: ChartStyle::Bars,
             ..Plot::BANDWIDTH
         }],
         ..About::new("ladder", "Measure CPU-initiated writes from one NIC to all NICs, one change per step")
@@ -225,7 +225,7 @@ impl Experiment for Ladder {
         }
         // The header describes the last step, which opens all NICs and threads.
         let last = rungs.last().map_or_else(|| args.of(&Rung::first()), |rung| args.of(rung))?;
-        let rank = Rank::open(&last, ranks)?;
+        let rank = ProxyRank::open(&last, ranks)?;
         let mut header = header(&last, ranks, &rank);
         header.note(
             "a step opens its own rails; steps before `warm` are timed from their first write on, without a pass before \
@@ -264,7 +264,7 @@ impl Ladder {
         let (mut rows, mut wrong, mut line) = (Rows::new(), None, None);
         let openings = self.args.repeat.repeats.min(OPENINGS);
         for opening in 1..=openings {
-            let mut rank = Rank::open(args, ranks)?;
+            let mut rank = ProxyRank::open(args, ranks)?;
             line = rank.line_rate(rung.rails);
             rows.extend(measure(&first, &tuple, &mut rank, ranks, &mut Traces::default()).await?);
             if opening == openings && !args.no_check {
@@ -286,7 +286,7 @@ impl Ladder {
 
 /// Measures a step after a verified pass. Returns no row if the step pins threads and this machine has too few cores.
 async fn warm(rung: &Rung, args: &ProxyArgs, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-    let mut rank = Rank::open(args, ranks)?;
+    let mut rank = ProxyRank::open(args, ranks)?;
     if rung.step == Step::Pin {
         let is_pinned = rank.group.proxies().iter().all(|proxy| proxy.offer().cpu.is_some());
         if !ranks.all_gather_values(&is_pinned, "pinned threads")?.into_iter().all(|pinned| pinned) {

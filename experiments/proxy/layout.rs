@@ -1,8 +1,8 @@
 //! Memory layout of the slots of a parameter combination.
 
-use super::args::{Args, Scope, Tuple};
+use super::args::{ProxyArgs, ProxyConfig, PutScope};
 use ginlab::cuda::{Buffer, Device};
-use ginlab::fabric::Memory;
+use ginlab::fabric::MemoryRange;
 use ginlab::measure::size;
 
 /// Region numbers, the same on every rank. With random shapes there is a pair of regions per alignment.
@@ -28,7 +28,7 @@ const MOST_WINDOW_BYTES: u64 = 64 << 20;
 const MOST_AHEAD: u64 = 16;
 const MOST_BYTES_AHEAD: u64 = 1 << 20;
 
-impl Tuple {
+impl ProxyConfig {
     /// Returns the remainder by 16 of the addresses of sources or targets.
     pub fn aligned_at(&self, is_source: bool) -> usize {
         self.drawn.map_or(0, |drawn| if is_source { drawn.from_at } else { drawn.to_at }) as usize
@@ -47,7 +47,7 @@ impl Tuple {
 
 /// Memory layout of a parameter combination, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct ProxyLayout {
     /// Number of producers in the grid.
     pub producers: u64,
     /// Slots per producer.
@@ -62,12 +62,12 @@ pub struct Layout {
     pub warmup: u64,
 }
 
-impl Layout {
+impl ProxyLayout {
     /// Returns the layout of a parameter combination. The error is the reason if it does not fit.
-    pub fn new(args: &Args, tuple: &Tuple, device: &Device) -> Result<Layout, String> {
+    pub fn new(args: &ProxyArgs, tuple: &ProxyConfig, device: &Device) -> Result<ProxyLayout, String> {
         let producers = match args.scope {
-            Scope::Block => u64::from(tuple.grid),
-            Scope::Thread => u64::from(tuple.grid) * u64::from(tuple.block),
+            PutScope::Block => u64::from(tuple.grid),
+            PutScope::Thread => u64::from(tuple.grid) * u64::from(tuple.block),
         };
         let stride = tuple.bytes.next_multiple_of(SLOT_ALIGNMENT);
         let one_slot_each = producers.checked_mul(stride).filter(|bytes| *bytes <= args.memory_limit());
@@ -88,7 +88,7 @@ impl Layout {
             Device::Gpu(_) => 1,
         };
         let iterations = u64::from(args.iterations).min(most);
-        Ok(Layout {
+        Ok(ProxyLayout {
             producers,
             window,
             stride,
@@ -111,8 +111,8 @@ impl Layout {
 }
 
 /// Returns a buffer as a rail registers it.
-pub fn memory_of(buffer: &Buffer, device: &Device, in_device: bool) -> Memory {
-    Memory {
+pub fn memory_of(buffer: &Buffer, device: &Device, in_device: bool) -> MemoryRange {
+    MemoryRange {
         address: buffer.address(),
         bytes: buffer.bytes(),
         cuda_device: if in_device { device.cuda_ordinal() } else { None },
@@ -133,8 +133,8 @@ mod tests {
         ) {
             let scope = if thread { "thread" } else { "block" };
             let args = parsed(&format!("--scope {scope} --window {window} --memory-limit 256M --volume 64M")).expect("good");
-            let tuple = Tuple { bytes, rails: 1, strategy: Strategy::Single, grid, block, drawn: None };
-            match Layout::new(&args, &tuple, &Device::Emulated) {
+            let tuple = ProxyConfig { bytes, rails: 1, strategy: Strategy::Single, grid, block, drawn: None };
+            match ProxyLayout::new(&args, &tuple, &Device::Emulated) {
                 Err(why) => prop_assert!(why.contains("--memory-limit")),
                 Ok(layout) => {
                     prop_assert!(layout.bytes() <= 256 << 20);
@@ -149,7 +149,7 @@ mod tests {
 
         #[test]
         fn last_writer_of_slot_is_known(window in 1u64..20, iterations in 0u64..100, slot in 0u64..20) {
-            let layout = Layout { producers: 1, window, stride: 16, ahead: 1, iterations: 1, warmup: 0 };
+            let layout = ProxyLayout { producers: 1, window, stride: 16, ahead: 1, iterations: 1, warmup: 0 };
             let expected = (0..iterations).filter(|iteration| iteration % window == slot % window).max();
             prop_assert_eq!(layout.last_writer(slot, iterations), expected);
         }

@@ -1,7 +1,7 @@
 //! Resources of a rank on this machine: domains, access to the payload, memory, cores.
 
-use super::args::Args;
-use super::layout::{Layout, PLACEHOLDER};
+use super::args::ProxyArgs;
+use super::layout::{PLACEHOLDER, ProxyLayout};
 use crate::error::Failure;
 use crate::job::MemoryKind;
 use crate::payload::refused;
@@ -74,12 +74,12 @@ pub struct Needs {
 
 impl Needs {
     /// Computes the requirements. Rejects grids that the device cannot run, before anything is opened.
-    pub fn of(args: &Args, device: &Device) -> Result<Needs, Failure> {
+    pub fn of(args: &ProxyArgs, device: &Device) -> Result<Needs, Failure> {
         let mut needs = Needs { payload: PLACEHOLDER, slots: 1, blocks: 1 };
         for tuple in args.tuples()? {
             check_grid(device, tuple.grid, tuple.block)?;
             // A parameter combination that does not fit becomes a skipped row.
-            if let Ok(layout) = Layout::new(args, &tuple, device) {
+            if let Ok(layout) = ProxyLayout::new(args, &tuple, device) {
                 needs.payload = needs.payload.max(layout.bytes());
                 needs.slots = needs.slots.max(layout.producers * layout.window);
             }
@@ -89,7 +89,7 @@ impl Needs {
     }
 
     /// Rejects requirements that exceed this machine's memory.
-    pub fn check_memory(&self, ranks: &Bootstrap, args: &Args, device: &Device) -> Result<(), Failure> {
+    pub fn check_memory(&self, ranks: &Bootstrap, args: &ProxyArgs, device: &Device) -> Result<(), Failure> {
         let per_rank = self.payload.saturating_add((args.ring_slots * args.proxy_threads * 32) as u64);
         let copies = if args.memory == MemoryKind::Device && matches!(device, Device::Gpu(_)) { 2 } else { 1 };
         let memory = MemoryWants {
@@ -105,7 +105,7 @@ impl Needs {
 }
 
 /// Chooses the rails with the other ranks, and adds notes about them. Returns how they access the payload.
-pub fn choose_rails(args: &Args, ranks: &mut Bootstrap, seat: &mut Seat) -> Result<MemoryPath, Failure> {
+pub fn choose_rails(args: &ProxyArgs, ranks: &mut Bootstrap, seat: &mut Seat) -> Result<MemoryPath, Failure> {
     let options = RailOptions { level: args.completion, ..RailOptions::default() };
     seat.choose_rails(ranks, RailWants { fabric: &args.fabric()?, count: args.most_rails(), options })?;
     let Seat { device, rails: Some(chosen), notes, .. } = seat else {
@@ -130,7 +130,7 @@ pub fn choose_rails(args: &Args, ranks: &mut Bootstrap, seat: &mut Seat) -> Resu
 /// Determines how the rails access the payload. Registers a test buffer to determine whether NICs can access device
 /// memory, and adds a note if they cannot.
 fn memory_path(
-    args: &Args,
+    args: &ProxyArgs,
     memory: MemoryKind,
     device: &Device,
     chosen: &mut RailPlan,
@@ -156,7 +156,7 @@ fn memory_path(
 /// Chooses the cores of this rank's proxy threads: one each, near the GPU or the NICs, if the machine also has one for
 /// each rank's kernel and main thread. Otherwise no thread is pinned, and idle proxies yield. Sets the number of
 /// workers of the emulated device.
-pub fn choose_cores(args: &Args, ranks: &mut Bootstrap, seat: &mut Seat) -> Result<(), Failure> {
+pub fn choose_cores(args: &ProxyArgs, ranks: &mut Bootstrap, seat: &mut Seat) -> Result<(), Failure> {
     let is_emulated = matches!(seat.device, Device::Emulated);
     let busy = args.proxy_threads * ranks.local_size() + 1 + if is_emulated { ranks.local_size() } else { 0 };
     seat.choose_cores(ranks, CoreWants { pin: &args.pin, threads: args.proxy_threads, busy })?;

@@ -23,19 +23,19 @@ use crate::error::Failure;
 use crate::mps;
 use crate::nodes;
 use crate::output::OutputArgs;
-use crate::program::Program;
+use crate::program::CommandSpec;
 use crate::random::Ratios;
 use crate::ranks::Ranks;
 use crate::runner::{Experiment, Plan, Rows, program};
-use args::{Args, Tuple};
+use args::{ProxyArgs, ProxyConfig};
 use cuda_std::emulation;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::report::{About, Column, Header, Headline, Key, Plot, Row};
 use ginlab::versions::Versions;
-use rank::Rank;
+use rank::ProxyRank;
 use trace::Traces;
 
-pub const PROGRAMS: &[Program] = &[program::<Proxy>(), program::<ladder::Ladder>()];
+pub const PROGRAMS: &[CommandSpec] = &[program::<ProxyExperiment>(), program::<ladder::Ladder>()];
 
 pub use trace::ABOUT as STAGES;
 
@@ -54,17 +54,17 @@ const POST_RATE: Column =
 const WRITES: (&str, &[&str]) = ("case", &["put", "direct", "cpu-write", "bare-write"]);
 
 /// A rank with its rings and proxies.
-pub struct Proxy {
-    args: Args,
-    rank: Rank,
+pub struct ProxyExperiment {
+    args: ProxyArgs,
+    rank: ProxyRank,
     traces: Traces,
     /// Ratios of random shapes to CPU-initiated writes.
     ratios: Ratios,
 }
 
-impl Experiment for Proxy {
-    type Args = Args;
-    type Tuple = Tuple;
+impl Experiment for ProxyExperiment {
+    type Args = ProxyArgs;
+    type Config = ProxyConfig;
 
     const ABOUT: About = About {
         columns: &[
@@ -118,7 +118,7 @@ impl Experiment for Proxy {
         ..About::new("proxy", "Measure GPU-initiated puts through ring and proxy, compared with CPU-initiated writes")
     };
 
-    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+    fn plan(args: &mut ProxyArgs) -> Result<Plan<ProxyConfig>, Failure> {
         args.check()?;
         if args.needs_library()
             && let Err(missing) = ginlab::fabric::libfabric::require_library()
@@ -136,17 +136,21 @@ impl Experiment for Proxy {
         Ok(Plan { keep_going: args.keep_going, ..Plan::of_ranks(tuples, ranks) })
     }
 
-    async fn open(args: &Args, _: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Proxy, Header), Failure> {
+    async fn open(
+        args: &ProxyArgs,
+        _: &mut Vec<ProxyConfig>,
+        ranks: &mut Bootstrap,
+    ) -> Result<(ProxyExperiment, Header), Failure> {
         if let Some(why) = args.why_null.as_ref().filter(|_| ranks.rank() == 0) {
             eprintln!("ginlab: {why}");
         }
         emulation::set_seed(args.seed.filter(|_| args.random.is_none()));
-        let rank = Rank::open(args, ranks)?;
+        let rank = ProxyRank::open(args, ranks)?;
         let header = header(args, ranks, &rank);
-        Ok((Proxy { args: args.clone(), rank, traces: Traces::default(), ratios: Ratios::default() }, header))
+        Ok((ProxyExperiment { args: args.clone(), rank, traces: Traces::default(), ratios: Ratios::default() }, header))
     }
 
-    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    async fn tuple(&mut self, tuple: &ProxyConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let first = measure::first(&self.args, tuple, &mut self.rank, ranks)?;
         let mut rows = measure::measure(&self.args, tuple, &mut self.rank, ranks, &mut self.traces).await?;
         measure::fill_first(&mut rows, &first, &self.rank, ranks.size())?;
@@ -174,7 +178,7 @@ impl Experiment for Proxy {
     }
 }
 
-fn header(args: &Args, ranks: &Bootstrap, rank: &Rank) -> Header {
+fn header(args: &ProxyArgs, ranks: &Bootstrap, rank: &ProxyRank) -> Header {
     let mut header = Versions::header();
     let offer = rank.group.offer();
     header

@@ -1,11 +1,11 @@
 //! Case `direct`: the same kernel posts its puts as requests to the NICs' own queues, without ring and proxy.
 
-use super::args::Args;
+use super::args::ProxyArgs;
 use super::layout::memory_of;
 use super::machine::MemoryPath;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Device, Place};
+use ginlab::cuda::{Buffer, Device, MemoryLocation};
 use ginlab::direct::{ChannelError, ChannelOptions, Channels};
 use ginlab::fabric::RailPlan;
 use ginlab::proxy::device_timeout;
@@ -19,22 +19,22 @@ const DEPTH: u32 = 4096;
 const ARRIVALS: u32 = 64;
 
 /// A queue on each rail's NIC. Block `b` uses the queue of rail `b` modulo the rails of a row.
-pub struct Queues {
+pub struct NicQueues {
     channels: Channels,
     abort: Buffer,
 }
 
-impl Queues {
+impl NicQueues {
     /// Opens the queues on all ranks. The inner error is the reason if they cannot be used, the same on all ranks.
     ///
     /// # Safety
     /// The payload must stay valid until the queues are dropped.
     pub unsafe fn open(
-        args: &Args,
+        args: &ProxyArgs,
         ranks: &mut Bootstrap,
         (device, chosen): (&Device, &RailPlan),
         (payload, path): (&Buffer, MemoryPath),
-    ) -> Result<Result<Queues, String>, Failure> {
+    ) -> Result<Result<NicQueues, String>, Failure> {
         // A staged payload is copied by a proxy, which this case does not have.
         let is_reached = !path.is_staged();
         if ranks.all_gather_values(&is_reached, "payloads that NIC queues can access")?.contains(&false) {
@@ -44,7 +44,7 @@ impl Queues {
                     .into(),
             ));
         }
-        let abort = device.allocate(Place::Host, size_of::<Control>())?;
+        let abort = device.allocate(MemoryLocation::Host, size_of::<Control>())?;
         let cards: Vec<&str> = chosen.domains().iter().take(args.most_rails()).map(|card| card.name.as_str()).collect();
         let options = ChannelOptions {
             device,
@@ -59,7 +59,7 @@ impl Queues {
         };
         // SAFETY: the caller of `open` keeps the payload valid.
         let channels = unsafe { Channels::open(ranks, &options) }?;
-        Ok(Ok(Queues { channels, abort }))
+        Ok(Ok(NicQueues { channels, abort }))
     }
 
     /// Returns the channels of the queues, as kernel arguments.

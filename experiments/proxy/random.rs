@@ -1,9 +1,9 @@
 //! Random shapes of `ginlab proxy`: size, alignments, rails, window, blocks and waits.
 
-use super::args::{Args, Tuple};
-use super::mode::Mode;
-use super::run::Case;
-use crate::random::{Random, RandomArgs};
+use super::args::{ProxyArgs, ProxyConfig};
+use super::mode::ProxyMode;
+use super::run::ProxyCase;
+use crate::random::{RandomArgs, SeededChoices};
 use ginlab::report::each_once;
 
 /// Largest grid.
@@ -16,7 +16,7 @@ pub const ALIGNMENTS: u32 = 16;
 /// Parameters of a random shape in addition to those of every parameter combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drawn {
-    pub mode: Mode,
+    pub mode: ProxyMode,
     pub window: u32,
     /// Remainders by 16 of the addresses of targets and sources.
     pub to_at: u32,
@@ -28,30 +28,30 @@ impl Drawn {
     const LIMIT: u64 = 256 << 20;
 
     /// Returns the CPU-initiated writes that wait as the kernel does.
-    pub fn baseline(&self, grid: u32) -> Case {
+    pub fn baseline(&self, grid: u32) -> ProxyCase {
         match self.mode.quiet_every() {
-            0 => Case::CpuWrite,
-            puts => Case::CpuBatch(puts * grid),
+            0 => ProxyCase::CpuWrite,
+            puts => ProxyCase::CpuBatch(puts * grid),
         }
     }
 }
 
 /// Returns the random shapes that the options select, or `None` without `--random`.
-pub fn tuples(args: &Args) -> Option<Vec<Tuple>> {
+pub fn tuples(args: &ProxyArgs) -> Option<Vec<ProxyConfig>> {
     let random = RandomArgs { random: args.random, seed: args.seed.unwrap_or(1) };
     Some(each_once(random.generators()?.map(|random| shape(args, random))))
 }
 
-fn shape(args: &Args, mut random: Random) -> Tuple {
+fn shape(args: &ProxyArgs, mut random: SeededChoices) -> ProxyConfig {
     let grid = random.from(1, BLOCKS);
     let bytes = random.size_within(args.sizes.begin, args.sizes.end);
     let window = random.from(1, WINDOW).min((Drawn::LIMIT / (grid * bytes)).max(1)) as u32;
     let mode = match random.from(0, 2) {
-        0 => Mode::Quiet,
-        1 => Mode::QuietEvery(random.from(1, window.into()) as u32),
-        _ => Mode::Nbi,
+        0 => ProxyMode::Quiet,
+        1 => ProxyMode::QuietEvery(random.from(1, window.into()) as u32),
+        _ => ProxyMode::Nbi,
     };
-    Tuple {
+    ProxyConfig {
         bytes,
         rails: random.from(1, args.most_rails() as u64) as usize,
         strategy: random.one(&args.strategy),
@@ -62,8 +62,8 @@ fn shape(args: &Args, mut random: Random) -> Tuple {
 }
 
 /// Returns the description of a shape for the list of the lowest ratios.
-pub fn told(tuple: &Tuple, drawn: &Drawn) -> String {
-    let Tuple { bytes, rails, grid, block, .. } = tuple;
+pub fn told(tuple: &ProxyConfig, drawn: &Drawn) -> String {
+    let ProxyConfig { bytes, rails, grid, block, .. } = tuple;
     let Drawn { mode, window, to_at, from_at } = drawn;
     format!("{mode} {bytes} B, {rails} rails, {grid} x {block}, window {window}, alignment {to_at}/{from_at}")
 }

@@ -1,26 +1,26 @@
 //! State of one rank for the whole run: device, memory, rings, proxy threads, and connections to peers.
 
-use super::args::{Args, Way};
+use super::args::{ProxyArgs, WritePath};
 use super::layout::{PLACEHOLDER, memory_of};
 use super::machine::{MemoryPath, Needs, choose_cores, choose_rails};
-use super::queues::Queues;
+use super::queues::NicQueues;
 use super::random::ALIGNMENTS;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Device, Place};
-use ginlab::fabric::null::{Counted, NullCounts};
-use ginlab::fabric::{Access, Memory, RailPlan};
+use ginlab::cuda::{Buffer, Device, MemoryLocation};
+use ginlab::fabric::null::{NullCounts, NullTotals};
+use ginlab::fabric::{Access, MemoryRange, RailPlan};
 use ginlab::gin::seat::{Seat, Wants};
-use ginlab::proxy::{Bytes, GroupOptions, GroupRegion, ProxyGroup};
+use ginlab::proxy::{GroupOptions, GroupRegion, ProxyGroup, RegionMemory};
 use ginlab::sharing::Sharing;
 use kernels::put_kernel::BlockResult;
 use std::time::Duration;
 
 /// State of one rank. Fields are dropped in order: the proxies must release the memory before it is freed.
-pub struct Rank {
+pub struct ProxyRank {
     pub group: ProxyGroup,
     /// Queues of the case `direct`, or the reason why they cannot be used; `None` if the case is not measured.
-    pub queues: Option<Result<Queues, String>>,
+    pub queues: Option<Result<NicQueues, String>>,
     /// Source of an initiator or destination of a target: memory that the kernel writes or the verification reads.
     pub payload: Buffer,
     _other: Buffer,
@@ -42,9 +42,9 @@ pub struct Rank {
     pub used_rails: usize,
 }
 
-impl Rank {
+impl ProxyRank {
     /// Opens all resources and connects to all ranks.
-    pub fn open(args: &Args, ranks: &mut Bootstrap) -> Result<Rank, Failure> {
+    pub fn open(args: &ProxyArgs, ranks: &mut Bootstrap) -> Result<ProxyRank, Failure> {
         let pairing = ranks.pairing();
         let (target, from, notes) = match ranks.rank() {
             // Null rails send nothing, so every rank puts to itself.
@@ -66,15 +66,16 @@ impl Rank {
         };
 
         let alignments = if args.random.is_some() { ALIGNMENTS } else { 1 };
-        let place = if path == MemoryPath::Device || path.is_staged() { Place::Device } else { Place::Host };
+        let place =
+            if path == MemoryPath::Device || path.is_staged() { MemoryLocation::Device } else { MemoryLocation::Host };
         // The destination is in host memory if the rails cannot access GPU memory.
         let payload_place = if launches || path == MemoryPath::Device { place } else { chosen.place() };
         let payload = device.allocate(payload_place, to_usize(needs.payload)? + (alignments - 1) as usize)?;
         let null_destination = if args.is_null() { needs.payload } else { PLACEHOLDER };
-        let other = device.allocate(Place::Host, PLACEHOLDER as usize)?;
+        let other = device.allocate(MemoryLocation::Host, PLACEHOLDER as usize)?;
 
         let placeholder = memory_of(&other, &device, false);
-        let null = Memory { bytes: to_usize(null_destination)?, ..placeholder };
+        let null = MemoryRange { bytes: to_usize(null_destination)?, ..placeholder };
         let own = memory_of(&payload, &device, path == MemoryPath::Device);
         let staged = launches && path.is_staged();
         if staged && args.random.is_some() {
@@ -82,16 +83,16 @@ impl Rank {
         }
         let mut regions = Vec::new();
         for at in 0..alignments {
-            let own = Memory { address: own.address + u64::from(at), bytes: own.bytes - at as usize, ..own };
+            let own = MemoryRange { address: own.address + u64::from(at), bytes: own.bytes - at as usize, ..own };
             let (source, destination) = match (launches, args.is_null()) {
                 (true, true) => (own, null),
                 (true, false) => (own, placeholder),
                 (false, _) => (placeholder, own),
             };
-            let source = if staged { Bytes::Staged(&payload) } else { Bytes::Here(source) };
+            let source = if staged { RegionMemory::Staged(&payload) } else { RegionMemory::Here(source) };
             // Peers' destinations are only written, and no peer memory is read.
             regions.push(GroupRegion { bytes: source, access: Access::SOURCE });
-            regions.push(GroupRegion { bytes: Bytes::Here(destination), access: Access::REMOTE_WRITE });
+            regions.push(GroupRegion { bytes: RegionMemory::Here(destination), access: Access::REMOTE_WRITE });
         }
         let options = GroupOptions {
             threads: args.proxy_threads,
@@ -107,19 +108,19 @@ impl Rank {
         };
         // SAFETY: the rank drops its buffers after its group.
         let group = unsafe { ProxyGroup::start::<Failure>(&device, &chosen, &regions, &options) }?;
-        let queues = if args.measures(Way::Direct) {
+        let queues = if args.measures(WritePath::Direct) {
             // SAFETY: the rank drops the payload after its queues.
-            Some(unsafe { Queues::open(args, ranks, (&device, &chosen), (&payload, path)) }?)
+            Some(unsafe { NicQueues::open(args, ranks, (&device, &chosen), (&payload, path)) }?)
         } else {
             None
         };
-        let rank = Rank {
+        let rank = ProxyRank {
             group,
             queues,
             payload,
             _other: other,
-            tickets: device.allocate(Place::Device, to_usize(needs.slots * 8)?)?,
-            results: device.allocate(Place::Device, needs.blocks * size_of::<BlockResult>())?,
+            tickets: device.allocate(MemoryLocation::Device, to_usize(needs.slots * 8)?)?,
+            results: device.allocate(MemoryLocation::Device, needs.blocks * size_of::<BlockResult>())?,
             device,
             sharing,
             provider: format!("{}{}", chosen.name(), if args.moves() { "" } else { "/unmoved" }),
@@ -152,7 +153,7 @@ impl Rank {
     }
 
     /// Returns the totals that null rails have received so far.
-    pub fn counted(&self) -> Counted {
+    pub fn counted(&self) -> NullTotals {
         self.chosen.counts().map(NullCounts::sum).unwrap_or_default()
     }
 
@@ -163,7 +164,7 @@ impl Rank {
         }
     }
 
-    /// Returns the longest time that a modelled NIC has waited for this machine; see [`Model::behind`].
+    /// Returns the longest time that a modelled NIC has waited for this machine; see [`ModelledNics::behind`].
     pub fn behind(&self) -> Duration {
         self.chosen.model().and_then(|model| model.behind().into_iter().max()).unwrap_or_default()
     }

@@ -1,15 +1,15 @@
 //! Cases of `ginlab proxy`: the kernel through ring and proxy or through the NICs' queues, CPU-initiated writes of the
 //! same buffers, a minimal loop, and the bare round trip.
 
-use super::args::{Args, Scope, Tuple};
-use super::layout::Layout;
-use super::mode::Mode;
-use super::queues::Queues;
-use super::rank::Rank;
+use super::args::{ProxyArgs, ProxyConfig, PutScope};
+use super::layout::ProxyLayout;
+use super::mode::ProxyMode;
+use super::queues::NicQueues;
+use super::rank::ProxyRank;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Kernel, Launch};
-use ginlab::gin::watch::{Watch, Work};
+use ginlab::gin::watch::{HostWait, Work};
 use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::proxy::{ProxyError, Writes};
 use kernels::put_batch::{BatchedCardPutArgs, BatchedPutArgs, PUT_BATCHED_BY_CARD_KERNEL, PUT_BATCHED_KERNEL};
@@ -24,11 +24,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Cases that are measured interleaved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Case {
+pub enum ProxyCase {
     /// GPU-initiated puts.
-    Put(Mode),
+    Put(ProxyMode),
     /// GPU-initiated puts through the NICs' own queues.
-    Direct(Mode),
+    Direct(ProxyMode),
     /// CPU-initiated writes of the same buffers over the same rails.
     CpuWrite,
     /// CPU-initiated writes in batches of the given size. All writes of a batch complete before the next batch is
@@ -40,26 +40,26 @@ pub enum Case {
     PingPong,
 }
 
-impl Case {
+impl ProxyCase {
     pub fn name(self) -> &'static str {
         match self {
-            Case::Put(_) => "put",
-            Case::Direct(_) => "direct",
-            Case::CpuWrite | Case::CpuBatch(_) => "cpu-write",
-            Case::BareWrite => "bare-write",
-            Case::PingPong => "ping-pong",
+            ProxyCase::Put(_) => "put",
+            ProxyCase::Direct(_) => "direct",
+            ProxyCase::CpuWrite | ProxyCase::CpuBatch(_) => "cpu-write",
+            ProxyCase::BareWrite => "bare-write",
+            ProxyCase::PingPong => "ping-pong",
         }
     }
 
     /// Returns the kernel's mode. `None` if no kernel puts, so that the payload must be written by the CPU.
-    pub fn of_kernel(self) -> Option<Mode> {
-        if let Case::Put(mode) | Case::Direct(mode) = self { Some(mode) } else { None }
+    pub fn of_kernel(self) -> Option<ProxyMode> {
+        if let ProxyCase::Put(mode) | ProxyCase::Direct(mode) = self { Some(mode) } else { None }
     }
 
     /// Returns the number of CPU-initiated writes that complete before the next ones are posted. 0 to wait only at the
     /// end.
     pub fn quiet_every(self) -> u64 {
-        if let Case::CpuBatch(batch) = self { batch.into() } else { 0 }
+        if let ProxyCase::CpuBatch(batch) = self { batch.into() } else { 0 }
     }
 }
 
@@ -70,28 +70,28 @@ pub struct Elapsed {
 }
 
 /// A parameter combination with the values derived from it on this rank.
-pub struct Shape<'a> {
-    pub args: &'a Args,
-    pub tuple: &'a Tuple,
-    pub layout: Layout,
+pub struct ProxyShape<'a> {
+    pub args: &'a ProxyArgs,
+    pub tuple: &'a ProxyConfig,
+    pub layout: ProxyLayout,
 }
 
 /// Runs a case once.
 pub fn run(
-    shape: &Shape<'_>,
-    rank: &mut Rank,
+    shape: &ProxyShape<'_>,
+    rank: &mut ProxyRank,
     ranks: &mut Bootstrap,
-    case: Case,
+    case: ProxyCase,
     iterations: u64,
 ) -> Result<Elapsed, Failure> {
     match case {
-        Case::Put(mode) => run_kernel(shape, rank, ranks, mode, iterations),
-        Case::Direct(mode) => run_direct(shape, rank, ranks, mode, iterations),
-        Case::CpuWrite | Case::CpuBatch(_) => {
+        ProxyCase::Put(mode) => run_kernel(shape, rank, ranks, mode, iterations),
+        ProxyCase::Direct(mode) => run_direct(shape, rank, ranks, mode, iterations),
+        ProxyCase::CpuWrite | ProxyCase::CpuBatch(_) => {
             let time = cpu_write(shape, rank, ranks, iterations, case.quiet_every())?;
             Ok(Elapsed { done: time, posted: None })
         }
-        Case::BareWrite => {
+        ProxyCase::BareWrite => {
             let route = (shape.tuple.source(), shape.tuple.destination(), rank.target.unwrap_or_default() as u32);
             let count = iterations * shape.layout.producers;
             match rank.group.proxies()[0].bare_write(route, shape.tuple.bytes, count)? {
@@ -99,18 +99,24 @@ pub fn run(
                 None => Err(Failure::Usage("--bare: this fabric has no lower-level interface".into())),
             }
         }
-        Case::PingPong => ping_pong(shape, rank, iterations),
+        ProxyCase::PingPong => ping_pong(shape, rank, iterations),
     }
 }
 
 /// Returns the kernel's arguments for `iterations` puts per producer.
-pub fn put_args(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, mode: Mode, iterations: u64) -> PutArgs {
+pub fn put_args(
+    shape: &ProxyShape<'_>,
+    rank: &ProxyRank,
+    ranks: &Bootstrap,
+    mode: ProxyMode,
+    iterations: u64,
+) -> PutArgs {
     PutArgs {
         rings: rank.group.table().pointer(),
         ring_count: rank.group.table().count(),
         scope: match shape.args.scope {
-            Scope::Block => SCOPE_BLOCK,
-            Scope::Thread => SCOPE_THREAD,
+            PutScope::Block => SCOPE_BLOCK,
+            PutScope::Thread => SCOPE_THREAD,
         },
         source: rank.payload.pointer(),
         source_region: shape.tuple.source(),
@@ -132,32 +138,32 @@ pub fn put_args(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, mode: Mode, i
 
 /// Runs one launch of the put kernel. Times are those of the device's clock.
 pub fn run_kernel(
-    shape: &Shape<'_>,
-    rank: &mut Rank,
+    shape: &ProxyShape<'_>,
+    rank: &mut ProxyRank,
     ranks: &mut Bootstrap,
-    mode: Mode,
+    mode: ProxyMode,
     iterations: u64,
 ) -> Result<Elapsed, Failure> {
     let put = put_args(shape, rank, ranks, mode, iterations);
     match mode {
-        Mode::Batch(batch) => run_grid(shape, rank, ranks, &PUT_BATCHED_KERNEL, BatchedPutArgs { put, batch }),
+        ProxyMode::Batch(batch) => run_grid(shape, rank, ranks, &PUT_BATCHED_KERNEL, BatchedPutArgs { put, batch }),
         _ => run_grid(shape, rank, ranks, &PUT_KERNEL, put),
     }
 }
 
 /// Runs one launch of the same kernel, whose puts go to the NICs' queues.
 fn run_direct(
-    shape: &Shape<'_>,
-    rank: &mut Rank,
+    shape: &ProxyShape<'_>,
+    rank: &mut ProxyRank,
     ranks: &mut Bootstrap,
-    mode: Mode,
+    mode: ProxyMode,
     iterations: u64,
 ) -> Result<Elapsed, Failure> {
     let Some(Ok(queues)) = &rank.queues else { return Err(Failure::Run("no queues were opened".into())) };
     let (channels, channel_count) = (queues.table(), queues.count(shape.tuple.rails));
     let put = put_args(shape, rank, ranks, mode, iterations);
     match mode {
-        Mode::Batch(batch) => {
+        ProxyMode::Batch(batch) => {
             let args = BatchedCardPutArgs { batched: BatchedPutArgs { put, batch }, channels, channel_count };
             run_grid(shape, rank, ranks, &PUT_BATCHED_BY_CARD_KERNEL, args)
         }
@@ -167,8 +173,8 @@ fn run_direct(
 
 /// Runs one launch of a kernel that stores a [`BlockResult`] per block.
 pub fn run_grid<A: Copy + Send + Sync + 'static>(
-    shape: &Shape<'_>,
-    rank: &mut Rank,
+    shape: &ProxyShape<'_>,
+    rank: &mut ProxyRank,
     ranks: &mut Bootstrap,
     kernel: &Kernel<A>,
     args: A,
@@ -177,7 +183,7 @@ pub fn run_grid<A: Copy + Send + Sync + 'static>(
     // SAFETY: the buffers belong to the rank and have the sizes that the layout requires (`Needs`). The launch ends in
     // this function.
     let mut launch = unsafe { rank.device.launch(kernel, grid, block, args) }?;
-    Watch::new(ranks, LOOK_EVERY).wait(&mut &*rank, Launch::ENDING, || launch.is_done())?;
+    HostWait::new(ranks, LOOK_EVERY).wait(&mut &*rank, Launch::ENDING, || launch.is_done())?;
     let mut results = vec![BlockResult::default(); grid as usize];
     rank.results.read(0, &mut results)?;
     if let Some(stop) = results.iter().map(|result| result.stop).find(|stop| *stop != 0) {
@@ -191,7 +197,7 @@ pub fn run_grid<A: Copy + Send + Sync + 'static>(
 
 /// The work consists of grids and writes of this rank. A proxy that fails aborts them, and their own waits are bounded.
 /// A rail that does not detect the exit of a peer would wait until its deadline.
-impl Work for &Rank {
+impl Work for &ProxyRank {
     type Error = Failure;
 
     /// Returns the progress of the NICs' queues. Proxies record theirs.
@@ -208,9 +214,9 @@ impl Work for &Rank {
 }
 
 /// Returns the failure of a kernel that ended early, with the reasons of the kernel and of the proxies.
-fn ended_early(stop: Status, rank: &Rank, shape: &Shape<'_>) -> Failure {
+fn ended_early(stop: Status, rank: &ProxyRank, shape: &ProxyShape<'_>) -> Failure {
     let failures: Vec<ProxyError> = rank.group.failures().collect();
-    let card = rank.queues.iter().flatten().flat_map(Queues::failures).map(|said| format!("NIC: {said}"));
+    let card = rank.queues.iter().flatten().flat_map(NicQueues::failures).map(|said| format!("NIC: {said}"));
     let reasons: Vec<String> = failures.iter().map(ProxyError::to_string).chain(card).collect();
     let text = format!(
         "the kernel ended early ({} B, {} x {}): {}{}{}; {}",
@@ -232,8 +238,8 @@ fn ended_early(stop: Status, rank: &Rank, shape: &Shape<'_>) -> Failure {
 /// Runs the same writes, initiated by the proxy threads. Returns the microseconds until all have completed. If
 /// `quiet_every` is above 0, every group of that many writes completes before the next group is posted.
 pub fn cpu_write(
-    shape: &Shape<'_>,
-    rank: &Rank,
+    shape: &ProxyShape<'_>,
+    rank: &ProxyRank,
     ranks: &mut Bootstrap,
     iterations: u64,
     quiet_every: u64,
@@ -252,7 +258,7 @@ pub fn cpu_write(
             route: (shape.tuple.source(), shape.tuple.destination(), rank.target.unwrap_or_default() as u32),
         })?;
     }
-    let (mut watch, mut longest) = (Watch::new(ranks, LOOK_EVERY), 0f64);
+    let (mut watch, mut longest) = (HostWait::new(ranks, LOOK_EVERY), 0f64);
     for proxy in rank.group.proxies() {
         let mut reason = Ok(());
         let time = proxy.finish_write(|| {
@@ -266,7 +272,7 @@ pub fn cpu_write(
 }
 
 /// Runs the bare round trip: the proxy's thread answers the device's flag.
-fn ping_pong(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<Elapsed, Failure> {
+fn ping_pong(shape: &ProxyShape<'_>, rank: &ProxyRank, iterations: u64) -> Result<Elapsed, Failure> {
     // A lower bound must not do more than the measured operation: if the kernel writes no payload, a single thread
     // raises the flag.
     let (bytes, block) = if !shape.args.fills() { (0, 1) } else { (shape.tuple.bytes / 8 * 8, shape.tuple.block) };

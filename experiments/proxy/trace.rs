@@ -2,17 +2,17 @@
 //! the stamps are converted to one clock.
 
 use super::args::TraceTo;
-use super::mode::Mode;
-use super::rank::Rank;
-use super::run::{Shape, put_args, run_grid, run_kernel};
+use super::mode::ProxyMode;
+use super::rank::ProxyRank;
+use super::run::{ProxyShape, put_args, run_grid, run_kernel};
 use crate::error::Failure;
 use crate::listing::{Field, csv, entries};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::Place;
+use ginlab::cuda::MemoryLocation;
 use ginlab::measure::clocks::{self, Alignment};
 use ginlab::measure::stats::Summary;
-use ginlab::proxy::trace::{Sampling, Times};
-use ginlab::report::{About, Column, Header, Plot, Row, Shape as Drawn, Target, WholeFile};
+use ginlab::proxy::trace::{CommandTimes, Sampling};
+use ginlab::report::{About, ChartStyle, Column, Header, OutputTarget, Plot, Row, WholeFile};
 use kernels::put_kernel::{PUT_TRACED_KERNEL, TracedPutArgs};
 use kernels::put_trace::PutStamps;
 use std::fmt::Write;
@@ -59,17 +59,17 @@ pub const ABOUT: About = About {
     ..About::new("stages", "Measure the stages of a put")
 };
 const STACKED: Plot =
-    Plot { x: &["mode", "size_bytes"], range: None, shape: Drawn::Stacked, log_y: Some(false), ..Plot::TIME };
+    Plot { x: &["mode", "size_bytes"], range: None, shape: ChartStyle::Stacked, log_y: Some(false), ..Plot::TIME };
 
 /// A sampled put: the boundaries of its stages on this process's clock, in nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
-struct Life {
+struct SampledPut {
     ticket: u64,
     boundaries: [f64; STAGES.len() + 1],
     posted: Vec<u64>,
 }
 
-impl Life {
+impl SampledPut {
     fn microseconds(&self, stage: usize) -> f64 {
         (self.boundaries[stage + 1] - self.boundaries[stage]) / 1000.0
     }
@@ -81,7 +81,7 @@ impl Life {
 
 /// Traced puts of one row.
 pub struct Lives {
-    lives: Vec<Life>,
+    lives: Vec<SampledPut>,
     alignment: Alignment,
     /// Number of stages of these puts. With a single quiet at the end, the last stage would show the end of the grid
     /// instead of the put.
@@ -129,7 +129,12 @@ const FIELDS: [Field<StageRow>; 19] = [
 ];
 
 /// Traces one mode of a parameter combination. Returns the result on rank 0, and `None` on other ranks.
-pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mode) -> Result<Option<Lives>, Failure> {
+pub fn trace(
+    shape: &ProxyShape<'_>,
+    rank: &mut ProxyRank,
+    ranks: &mut Bootstrap,
+    mode: ProxyMode,
+) -> Result<Option<Lives>, Failure> {
     ranks.barrier("trace")?;
     if rank.target.is_none() {
         return Ok(None);
@@ -141,7 +146,7 @@ pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mo
     }
     let rings = rank.group.proxies().len() as u64;
     let every = (iterations * shape.layout.producers).div_ceil(rings).div_ceil(ENTRIES).max(1);
-    let buffer = rank.device.allocate(Place::Device, (rings * ENTRIES) as usize * size_of::<PutStamps>())?;
+    let buffer = rank.device.allocate(MemoryLocation::Device, (rings * ENTRIES) as usize * size_of::<PutStamps>())?;
     let args = TracedPutArgs {
         put: put_args(shape, rank, ranks, mode, iterations),
         stamps: buffer.pointer(),
@@ -161,13 +166,13 @@ pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mo
     buffer.read(0, &mut stamps)?;
     let lives = times.iter().zip(stamps.chunks(ENTRIES as usize));
     let lives = lives.flat_map(|(times, stamps)| join(times, stamps, every, &alignment)).collect();
-    let stages = if mode == Mode::Nbi { STAGES.len() - 1 } else { STAGES.len() };
+    let stages = if mode == ProxyMode::Nbi { STAGES.len() - 1 } else { STAGES.len() };
     Ok(Some(Lives { lives, alignment, stages, traced: elapsed.done / iterations as f64 }))
 }
 
 /// Joins the stamps of device and proxy for each put that has all of them.
-fn join(times: &[Times], stamps: &[PutStamps], every: u64, alignment: &Alignment) -> Vec<Life> {
-    let life = |times: &Times| {
+fn join(times: &[CommandTimes], stamps: &[PutStamps], every: u64, alignment: &Alignment) -> Vec<SampledPut> {
+    let life = |times: &CommandTimes| {
         let stamps = stamps.get((times.ticket / every % stamps.len() as u64) as usize)?;
         let posted = times.posted.iter().copied().max().unwrap_or_default();
         let host = [times.popped, posted, times.completed, times.published];
@@ -176,7 +181,7 @@ fn join(times: &[Times], stamps: &[PutStamps], every: u64, alignment: &Alignment
             [stamps.turned, stamps.begun, stamps.ready, stamps.ordered, stamps.stored, stamps.returned]
                 .map(|at| alignment.to_host(at));
         let [popped, posted, completed, published] = host.map(|time| time as f64);
-        complete.then(|| Life {
+        complete.then(|| SampledPut {
             ticket: times.ticket,
             boundaries: [turned, begun, ready, ordered, stored, popped, posted, completed, published, returned],
             posted: times.posted.clone(),
@@ -251,7 +256,7 @@ impl Traces {
     /// Writes the files and prints the table to stdout, or to stderr if stdout is used for other data.
     pub fn finish(self, to: &TraceTo, header: &Header, stdout_is_taken: bool) -> Result<(), Failure> {
         let unwritable = |error: &dyn std::fmt::Display| Failure::Run(format!("cannot serialize the trace: {error}"));
-        let target = |extension: &str| Target::File(to.with(extension));
+        let target = |extension: &str| OutputTarget::File(to.with(extension));
         let csv =
             csv(&FIELDS.map(|(key, _)| key), &entries(&FIELDS, &self.rows)).map_err(|error| unwritable(&error))?;
         WholeFile::create("stages", &target("csv"))?.write(&csv)?;
@@ -264,7 +269,7 @@ impl Traces {
             eprint!("{table}");
             return Ok(());
         }
-        Ok(WholeFile::create("table", &Target::Stdout)?.write(table.as_bytes())?)
+        Ok(WholeFile::create("table", &OutputTarget::Stdout)?.write(table.as_bytes())?)
     }
 
     fn table(&self) -> String {

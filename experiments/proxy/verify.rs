@@ -1,11 +1,11 @@
 //! Verification of a pass, byte by byte. The payload differs by rank, iteration, slot and offset.
 
-use super::layout::Layout;
-use super::rank::Rank;
-use super::run::{Case, Shape, run};
+use super::layout::ProxyLayout;
+use super::rank::ProxyRank;
+use super::run::{ProxyCase, ProxyShape, run};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::fabric::null::{Counted, transfer_checksum};
+use ginlab::fabric::null::{NullTotals, transfer_checksum};
 use ginlab::measure::pattern;
 use ginlab::progress;
 use ginlab::rails::strategy::Scheduler;
@@ -19,8 +19,8 @@ const GAP: u8 = 0x5e;
 /// Returns whether the verified pass is as long as a timed one, so that it also serves as warm-up. Every slot then
 /// receives one payload, and the memory contains everything that the pass wrote. With a full grid of producers, a pass
 /// takes a second.
-pub fn is_whole(shape: &Shape<'_>, case: Case) -> bool {
-    let moves = !shape.args.is_null() && shape.args.moves() && case != Case::BareWrite;
+pub fn is_whole(shape: &ProxyShape<'_>, case: ProxyCase) -> bool {
+    let moves = !shape.args.is_null() && shape.args.moves() && case != ProxyCase::BareWrite;
     !shape.args.no_check && moves && shape.layout.iterations == shape.layout.window
 }
 
@@ -29,14 +29,19 @@ pub fn is_whole(shape: &Shape<'_>, case: Case) -> bool {
 ///
 /// The first pass goes once around the window, so that the payload of each put remains. A kernel's second pass goes
 /// around twice: slots are reused, and the second payload must be found.
-pub fn verify(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case: Case) -> Result<Option<u64>, Failure> {
+pub fn verify(
+    shape: &ProxyShape<'_>,
+    rank: &mut ProxyRank,
+    ranks: &mut Bootstrap,
+    case: ProxyCase,
+) -> Result<Option<u64>, Failure> {
     // The bare loop writes from the staging copy, to which nothing copies the payload.
-    if case == Case::PingPong || case == Case::BareWrite && rank.path.is_staged() {
+    if case == ProxyCase::PingPong || case == ProxyCase::BareWrite && rank.path.is_staged() {
         return Ok(None);
     }
     // The bare loop writes only the first slot.
-    let one_slot = Layout { producers: 1, window: 1, ..shape.layout };
-    let shape = &Shape { layout: if case == Case::BareWrite { one_slot } else { shape.layout }, ..*shape };
+    let one_slot = ProxyLayout { producers: 1, window: 1, ..shape.layout };
+    let shape = &ProxyShape { layout: if case == ProxyCase::BareWrite { one_slot } else { shape.layout }, ..*shape };
     let window = shape.layout.window;
     if shape.args.is_null() {
         return verify_counts(shape, rank, ranks, case, 2 * window).map(Some);
@@ -51,10 +56,10 @@ pub fn verify(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case: C
 
 /// Runs a case for `iterations` iterations. Returns the number of wrong bytes if this rank is a target.
 fn pass(
-    shape: &Shape<'_>,
-    rank: &mut Rank,
+    shape: &ProxyShape<'_>,
+    rank: &mut ProxyRank,
     ranks: &mut Bootstrap,
-    case: Case,
+    case: ProxyCase,
     iterations: u64,
 ) -> Result<Option<u64>, Failure> {
     // Skip the iterations of timed passes, so that their payloads are not mistaken for those of this pass.
@@ -84,7 +89,7 @@ fn pass(
 
 /// Expected contents of a target after a pass.
 struct Expected {
-    layout: Layout,
+    layout: ProxyLayout,
     bytes: usize,
     /// Offset of the first slot in the payload.
     at: usize,
@@ -100,11 +105,11 @@ impl Expected {
     }
 
     /// Writes the payloads to the source as the kernel would in such a pass.
-    fn fill(&self, rank: &Rank, me: u32) -> Result<(), Failure> {
+    fn fill(&self, rank: &ProxyRank, me: u32) -> Result<(), Failure> {
         self.for_each_slot(rank, true, |slot, bytes| pattern::fill(&mut bytes[..self.bytes], self.seed(me, slot)))
     }
 
-    fn poison(&self, rank: &Rank, source: u32) -> Result<(), Failure> {
+    fn poison(&self, rank: &ProxyRank, source: u32) -> Result<(), Failure> {
         self.for_each_slot(rank, true, |slot, bytes| {
             let (payload, gap) = bytes.split_at_mut(self.bytes);
             pattern::poison(payload, self.seed(source, slot));
@@ -112,7 +117,7 @@ impl Expected {
         })
     }
 
-    fn count_wrong(&self, rank: &Rank, source: u32) -> Result<u64, Failure> {
+    fn count_wrong(&self, rank: &ProxyRank, source: u32) -> Result<u64, Failure> {
         let wrong = AtomicU64::new(0);
         self.for_each_slot(rank, false, |slot, bytes| {
             let (payload, gap) = bytes.split_at(self.bytes);
@@ -126,7 +131,7 @@ impl Expected {
     /// Calls `visit` with every slot of this rank's payload, on several threads if it is in host memory.
     fn for_each_slot(
         &self,
-        rank: &Rank,
+        rank: &ProxyRank,
         write_back: bool,
         visit: impl Fn(u64, &mut [u8]) + Sync,
     ) -> Result<(), Failure> {
@@ -174,10 +179,10 @@ fn record(slot: usize) {
 /// Verification on null rails: every put must have arrived exactly once and unchanged. Compares the rails' counts and
 /// an order-independent checksum with those of the expected puts.
 fn verify_counts(
-    shape: &Shape<'_>,
-    rank: &mut Rank,
+    shape: &ProxyShape<'_>,
+    rank: &mut ProxyRank,
     ranks: &mut Bootstrap,
-    case: Case,
+    case: ProxyCase,
     iterations: u64,
 ) -> Result<u64, Failure> {
     let layout = shape.layout;
@@ -185,7 +190,7 @@ fn verify_counts(
     run(shape, rank, ranks, case, iterations)?;
     let after = rank.counted();
     let mut scheduler = Scheduler::new(shape.tuple.strategy, shape.tuple.rails);
-    let mut expected = Counted::default();
+    let mut expected = NullTotals::default();
     for iteration in 0..iterations {
         for producer in 0..layout.producers {
             let offset = (producer * layout.window + iteration % layout.window) * layout.stride;
@@ -198,7 +203,7 @@ fn verify_counts(
             });
         }
     }
-    let found = Counted {
+    let found = NullTotals {
         transfers: after.transfers - before.transfers,
         bytes: after.bytes.wrapping_sub(before.bytes),
         checksum: after.checksum.wrapping_sub(before.checksum),

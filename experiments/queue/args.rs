@@ -2,9 +2,9 @@
 
 use crate::args::RepeatArgs;
 use crate::values::{List, Pin, counts, list, seconds, slots};
-use ::kernels::queue::kernel::{self as kernels, QueueArgs, SCOPE_THREAD, SCOPE_WARP};
+use ::kernels::queue::kernel::{self as kernels, QueueKernelArgs, SCOPE_THREAD, SCOPE_WARP};
 use clap::ValueEnum;
-use ginlab::cuda::{Choice, Kernel};
+use ginlab::cuda::{DeviceChoice, Kernel};
 use ginlab::measure::size;
 use ginlab::ring::RingPlace;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ Examples:
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 #[command(mut_arg("no_check", |arg| arg.help("Do not check each element in a separate pass (counts and sums are always checked)")))]
-pub struct Args {
+pub struct QueueArgs {
     /// Queues to compare, interleaved: ticket (the ring), lanes (the ring; the lanes of a warp use all --rings),
     /// release (the ring with a release store per element), vyukov
     #[arg(
@@ -49,11 +49,11 @@ pub struct Args {
     )]
     pub memory: Vec<RingPlace>,
     /// Bytes per element, powers of two from 8 to 1024; a list to sweep. Each 8-byte word has 63 bits of content
-    #[arg(short = 'p', long, default_value = "32", value_name = "LIST", value_parser = list::<Words<1024>>)]
-    pub payload: List<Words<1024>>,
+    #[arg(short = 'p', long, default_value = "32", value_name = "LIST", value_parser = list::<WordCount<1024>>)]
+    pub payload: List<WordCount<1024>>,
     /// Distance between the slots of a ring in bytes, a power of two [default: the element size]
     #[arg(long, value_name = "BYTES")]
-    pub slot_bytes: Option<Words<4096>>,
+    pub slot_bytes: Option<WordCount<4096>>,
     /// Waits of producers: blocking (until each push is acknowledged), nbi (once at the end); a list to sweep
     #[arg(
         short = 'm',
@@ -64,7 +64,7 @@ pub struct Args {
         value_delimiter = ',',
         hide_possible_values = true
     )]
-    pub mode: Vec<Mode>,
+    pub mode: Vec<QueueMode>,
     /// Threads that push an element: thread (each its own), warp (one together); a list to sweep
     #[arg(
         long,
@@ -74,7 +74,7 @@ pub struct Args {
         value_delimiter = ',',
         hide_possible_values = true
     )]
-    pub scope: Vec<Scope>,
+    pub scope: Vec<PushScope>,
     /// Number of blocks; a list to sweep
     #[arg(short = 'g', long, default_value = "1,8,32", value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub grid: List<u32>,
@@ -112,8 +112,8 @@ pub struct Args {
     #[arg(long, default_value = "auto", value_name = "WHICH")]
     pub pin: Pin,
     /// Device that runs kernels: gpu, emulated (CPU threads), or auto (the GPU if there is one)
-    #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto, hide_possible_values = true)]
-    pub device: Choice,
+    #[arg(short = 'd', long, value_enum, default_value_t = DeviceChoice::Auto, hide_possible_values = true)]
+    pub device: DeviceChoice,
     /// Limit for every wait, in seconds
     #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds(), help_heading = "Measurement")]
     pub timeout: Duration,
@@ -133,7 +133,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    pub fn kernel(self, watched: bool) -> &'static Kernel<QueueArgs> {
+    pub fn kernel(self, watched: bool) -> &'static Kernel<QueueKernelArgs> {
         match (self, watched) {
             (Algorithm::Ticket, false) => &kernels::QUEUE_TICKET,
             (Algorithm::Ticket, true) => &kernels::QUEUE_TICKET_WATCHED,
@@ -149,7 +149,7 @@ impl Algorithm {
 
 /// Waits of producers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
+pub enum QueueMode {
     /// Wait until each push is acknowledged
     Blocking,
     /// One wait at the end
@@ -159,7 +159,7 @@ pub enum Mode {
 /// Threads that push, numbered as in kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[repr(u32)]
-pub enum Scope {
+pub enum PushScope {
     /// Each thread pushes its own element
     Thread = SCOPE_THREAD,
     /// A warp pushes one element together
@@ -168,9 +168,9 @@ pub enum Scope {
 
 /// Bytes as a number of 8-byte words: a power of two, at most `MOST` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Words<const MOST: u64>(pub u32);
+pub struct WordCount<const MOST: u64>(pub u32);
 
-impl<const MOST: u64> FromStr for Words<MOST> {
+impl<const MOST: u64> FromStr for WordCount<MOST> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -178,7 +178,7 @@ impl<const MOST: u64> FromStr for Words<MOST> {
         if !bytes.is_power_of_two() || !(8..=MOST).contains(&bytes) {
             return Err(format!("{text}: must be a power of two from 8 to {MOST}"));
         }
-        Ok(Words((bytes / 8) as u32))
+        Ok(WordCount((bytes / 8) as u32))
     }
 }
 

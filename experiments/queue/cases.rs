@@ -1,13 +1,13 @@
 //! Cases of a parameter combination: the queues, their prototype, and lower bounds of all of them.
 
-use super::args::{Algorithm, Mode};
-use super::measure::{Bench, MOST_ELEMENTS};
-use super::memory::{QueueConsumer, Queues};
+use super::args::{Algorithm, QueueMode};
+use super::measure::{MOST_ELEMENTS, QueueBench};
+use super::memory::{KernelQueues, QueueConsumer};
 use super::prototype::PrototypeRing;
-use super::{CONSUMERS, EMPTY_POLLS, Tuple};
+use super::{CONSUMERS, EMPTY_POLLS, QueueConfig};
 use crate::columns::{RING_SLOTS, SLOT_BYTES};
 use crate::error::Failure;
-use crate::series::Measured;
+use crate::series::CaseResults;
 use crate::values;
 use crossbeam_utils::CachePadded;
 use ginlab::cuda::{Buffer, Device, DeviceError};
@@ -36,9 +36,9 @@ pub enum Kind<'a> {
 pub struct Case<'a, const WORDS: usize> {
     pub kind: Kind<'a>,
     pub algorithm: Algorithm,
-    pub mode: Mode,
+    pub mode: QueueMode,
     pub consumers: Vec<CachePadded<QueueConsumer<WORDS>>>,
-    pub queues: Queues,
+    pub queues: KernelQueues,
     /// Pushes of each producer.
     pub pushes: u32,
     /// Errors of all passes: elements are always counted and summed.
@@ -46,7 +46,12 @@ pub struct Case<'a, const WORDS: usize> {
 }
 
 impl<'a, const WORDS: usize> Case<'a, WORDS> {
-    pub fn new(bench: &Bench<'_>, kind: Kind<'a>, algorithm: Algorithm, mode: Mode) -> Result<Self, DeviceError> {
+    pub fn new(
+        bench: &QueueBench<'_>,
+        kind: Kind<'a>,
+        algorithm: Algorithm,
+        mode: QueueMode,
+    ) -> Result<Self, DeviceError> {
         let queues = bench.queues(algorithm)?;
         // SAFETY: the caller selects elements of WORDS words, and the consumers are stored together with their queues.
         let consumers = unsafe { queues.consumers() };
@@ -73,7 +78,7 @@ impl<'a, const WORDS: usize> Case<'a, WORDS> {
     /// Returns the names of the cases that this one can be compared with, in order of preference.
     pub fn baselines(&self) -> &'static [&'static str] {
         match (&self.kind, self.algorithm) {
-            (Kind::Queue, Algorithm::Ticket) if self.mode == Mode::Nbi => &["prototype", "stores"],
+            (Kind::Queue, Algorithm::Ticket) if self.mode == QueueMode::Nbi => &["prototype", "stores"],
             (Kind::Queue, Algorithm::Ticket) => &["ping-pong"],
             (Kind::Queue, _) => &["ticket"],
             _ => &[],
@@ -81,8 +86,8 @@ impl<'a, const WORDS: usize> Case<'a, WORDS> {
     }
 
     /// Runs a lower bound or the prototype. Returns microseconds.
-    pub fn bound(&mut self, bench: &Bench<'_>, results: &Buffer) -> Result<f64, Failure> {
-        let (Tuple { grid, block, .. }, timeout) = (bench.tuple, bench.args.timeout);
+    pub fn bound(&mut self, bench: &QueueBench<'_>, results: &Buffer) -> Result<f64, Failure> {
+        let (QueueConfig { grid, block, .. }, timeout) = (bench.tuple, bench.args.timeout);
         match &mut self.kind {
             Kind::PingPong(late) => {
                 let iterations = if matches!(bench.device, Device::Emulated) { 200 } else { 5000 };
@@ -104,8 +109,8 @@ impl<'a, const WORDS: usize> Case<'a, WORDS> {
         }
     }
 
-    pub fn row(&self, bench: &Bench<'_>, measured: &Measured) -> Row {
-        let one = Bench { tuple: Tuple { grid: 1, rings: 1, block: 1, ..bench.tuple }, ..*bench };
+    pub fn row(&self, bench: &QueueBench<'_>, measured: &CaseResults) -> Row {
+        let one = QueueBench { tuple: QueueConfig { grid: 1, rings: 1, block: 1, ..bench.tuple }, ..*bench };
         let mut row = match self.kind {
             Kind::PingPong(_) => one.blank(&self.name()),
             Kind::EmptyPoll => Row::new("queue", self.name(), "cpu", "none"),

@@ -1,22 +1,22 @@
 //! Measurement of one parameter combination: its cases, their lower bounds and the prototype, alternating.
 
-use super::args::{Algorithm, Mode, Scope};
+use super::args::{Algorithm, PushScope, QueueMode};
 use super::cases::{Case, Kind};
-use super::memory::{ConsumerOptions, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
-use super::{FULL_STALLS, HOST_POLLS, LOST_EXCHANGES, PUSH, Queue, RINGS, Tuple, WATCHED};
+use super::memory::{AlgorithmMemory, ConsumerOptions, KernelQueues, Taken, VyukovMemory, consume, expected_sum};
+use super::{FULL_STALLS, HOST_POLLS, LOST_EXCHANGES, PUSH, QueueConfig, QueueExperiment, RINGS, WATCHED};
 use crate::columns::{ACK, RING_SLOTS, SCOPE, SLOT_BYTES};
 use crate::error::Failure;
 use crate::runner::{Rows, percentiles};
-use crate::series::{self, Measured, Sample};
+use crate::series::{self, CaseResults, Sample};
 use crate::values;
 use cuda_std::memory::Word;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, DeviceError, Place};
-use ginlab::report::{Row, Status};
+use ginlab::cuda::{Buffer, DeviceError, MemoryLocation};
+use ginlab::report::{Row, RowStatus};
 use ginlab::ring::{RingMemory, RingPlace};
 use ginlab::signals;
 use itertools::iproduct;
-use kernels::queue::kernel::{QueueArgs, QueueResult};
+use kernels::queue::kernel::{QueueKernelArgs, QueueResult};
 use kernels::ring::Status as DeviceStatus;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,22 +28,22 @@ const MOST_SAMPLES: u64 = 1 << 20;
 
 /// A parameter combination on a device.
 #[derive(Clone, Copy)]
-pub struct Bench<'a> {
-    pub queue: &'a Queue,
-    pub tuple: Tuple,
+pub struct QueueBench<'a> {
+    pub queue: &'a QueueExperiment,
+    pub tuple: QueueConfig,
 }
 
-impl Deref for Bench<'_> {
-    type Target = Queue;
+impl Deref for QueueBench<'_> {
+    type Target = QueueExperiment;
 
-    fn deref(&self) -> &Queue {
+    fn deref(&self) -> &QueueExperiment {
         self.queue
     }
 }
 
 /// The cases of a parameter combination.
 struct Cases<'a, const WORDS: usize> {
-    bench: &'a Bench<'a>,
+    bench: &'a QueueBench<'a>,
     all: Vec<Case<'a, WORDS>>,
     results: Buffer,
 }
@@ -55,7 +55,7 @@ struct Run {
 }
 
 /// Measures a parameter combination and returns its rows.
-pub async fn measure(bench: &Bench<'_>, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+pub async fn measure(bench: &QueueBench<'_>, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
     // The number of words is a constant in the consumers' code.
     match bench.tuple.words {
         1 => bench.rows::<1>(ranks).await,
@@ -69,14 +69,14 @@ pub async fn measure(bench: &Bench<'_>, ranks: &mut Bootstrap) -> Result<Rows, F
     }
 }
 
-impl Bench<'_> {
+impl QueueBench<'_> {
     fn slot_words(&self) -> u32 {
         self.args.slot_bytes.map_or(self.tuple.words, |slot| slot.0)
     }
 
     pub(super) fn producers(&self) -> u64 {
         let warp = self.device.warp_size();
-        let each = if self.tuple.scope == Scope::Warp { self.tuple.block.div_ceil(warp) } else { self.tuple.block };
+        let each = if self.tuple.scope == PushScope::Warp { self.tuple.block.div_ceil(warp) } else { self.tuple.block };
         u64::from(self.tuple.grid) * u64::from(each)
     }
 
@@ -94,15 +94,15 @@ impl Bench<'_> {
         RingMemory::of(&self.device, self.tuple.place, self.tuple.slots, words, self.args.timeout)
     }
 
-    pub(super) fn queues(&self, algorithm: Algorithm) -> Result<Queues, DeviceError> {
+    pub(super) fn queues(&self, algorithm: Algorithm) -> Result<KernelQueues, DeviceError> {
         let memory = |_| match algorithm {
             Algorithm::Vyukov => {
-                let Tuple { place, slots, words, .. } = self.tuple;
-                VyukovMemory::new(&self.device, place, slots, words, self.args.timeout).map(QueueMemory::Vyukov)
+                let QueueConfig { place, slots, words, .. } = self.tuple;
+                VyukovMemory::new(&self.device, place, slots, words, self.args.timeout).map(AlgorithmMemory::Vyukov)
             }
-            _ => self.ring().map(QueueMemory::Ring),
+            _ => self.ring().map(AlgorithmMemory::Ring),
         };
-        Queues::new(&self.device, (0..self.tuple.rings).map(memory).collect::<Result<_, _>>()?)
+        KernelQueues::new(&self.device, (0..self.tuple.rings).map(memory).collect::<Result<_, _>>()?)
     }
 
     pub(super) fn blank(&self, case: &str) -> Row {
@@ -117,7 +117,8 @@ impl Bench<'_> {
     }
 
     async fn rows<const WORDS: usize>(&self, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        let results = self.device.allocate(Place::Device, self.tuple.grid as usize * size_of::<QueueResult>())?;
+        let results =
+            self.device.allocate(MemoryLocation::Device, self.tuple.grid as usize * size_of::<QueueResult>())?;
         // Only the bare stores depend on the grid: the other lower bounds are measured once per memory.
         let floors = match self.tuple.place {
             place if self.place == Some(place) => vec![Kind::Stores],
@@ -127,7 +128,7 @@ impl Bench<'_> {
         let prototype = self.prototype.iter().map(|prototype| Kind::Prototype(prototype.ring(self.tuple.slots)));
         // There are none if the memory is not available.
         let bounds = floors.into_iter().chain(prototype);
-        let bounds = bounds.filter_map(|kind| Case::new(self, kind, Algorithm::Ticket, Mode::Nbi).ok());
+        let bounds = bounds.filter_map(|kind| Case::new(self, kind, Algorithm::Ticket, QueueMode::Nbi).ok());
         let mut cases = Cases { bench: self, all: bounds.collect(), results };
         let mut skipped = Rows::new();
         for (&algorithm, &mode) in iproduct!(&self.args.algorithm, &self.args.mode) {
@@ -138,7 +139,7 @@ impl Bench<'_> {
                 }
                 Err(DeviceError::Missing(why) | DeviceError::Refused(why)) => {
                     let mut row = self.blank(&values::name(algorithm));
-                    (row.mode, row.status) = (Some(values::name(mode)), Status::Skipped(why));
+                    (row.mode, row.status) = (Some(values::name(mode)), RowStatus::Skipped(why));
                     skipped.push((row, Vec::new()));
                 }
                 Err(error) => return Err(error.into()),
@@ -151,13 +152,13 @@ impl Bench<'_> {
         let numbers: Vec<usize> = (0..cases.all.len()).collect();
         let series = self.args.repeat.series("a repeat");
         let Some(results) = series.measure(&mut cases, &numbers, ranks).await? else { return Ok(Rows::new()) };
-        let row = |number: usize, measured: &Measured| cases.all[number].row(self, measured);
+        let row = |number: usize, measured: &CaseResults| cases.all[number].row(self, measured);
         let mut rows = results.rows(row, |number| cases.baselines(number));
         for (case, (row, times)) in cases.all.iter_mut().zip(&mut rows).filter(|(case, _)| case.is_queue()) {
             self.watch(case, &cases.results, row)?;
             row.wrong = Some(case.wrong);
             if case.wrong > 0 {
-                row.status = Status::Failed(format!("{} elements lost, doubled, torn or out of order", case.wrong));
+                row.status = RowStatus::Failed(format!("{} elements lost, doubled, torn or out of order", case.wrong));
             }
             if let (None, &["ping-pong"], Some((floor, theirs))) = (&row.baseline, case.baselines(), &self.ping_pong) {
                 row.against(floor, times, theirs);
@@ -194,8 +195,8 @@ impl Bench<'_> {
     ) -> Result<(), Failure> {
         let each = (MOST_SAMPLES / self.producers()).clamp(1, case.pushes.into()) as u32;
         let count = (self.producers() * u64::from(each)) as usize;
-        let samples = self.device.allocate(Place::Device, count * size_of::<[u32; 2]>())?;
-        let counts = self.device.allocate(Place::Device, size_of::<[Word; 3]>())?;
+        let samples = self.device.allocate(MemoryLocation::Device, count * size_of::<[u32; 2]>())?;
+        let counts = self.device.allocate(MemoryLocation::Device, size_of::<[Word; 3]>())?;
         let run = self.run(case, each, None, Some((each, &samples, &counts)), results)?;
         let mut cycles = vec![[0u32; 2]; count];
         samples.read(0, &mut cycles)?;
@@ -203,7 +204,7 @@ impl Bench<'_> {
             cycles.iter().map(|sample| f64::from(sample[which]) * run.ns_per_cycle / 1000.0).collect()
         };
         percentiles(row, &PUSH, times(0));
-        if case.mode == Mode::Blocking {
+        if case.mode == QueueMode::Blocking {
             percentiles(row, &ACK, times(1));
         }
         let mut seen = [0u64; 3];
@@ -227,7 +228,7 @@ impl Bench<'_> {
         results: &Buffer,
     ) -> Result<Run, Failure> {
         let mut args = self.args(case.queues.pointer(), pushes, results);
-        args.blocking = (case.mode == Mode::Blocking).into();
+        args.blocking = (case.mode == QueueMode::Blocking).into();
         let kernel = case.algorithm.kernel(watch.is_some());
         if let Some((each, samples, counts)) = watch {
             (args.samples_each, args.samples, args.counts) = (each, samples.pointer(), counts.pointer());
@@ -293,8 +294,8 @@ impl Bench<'_> {
         Ok(Run { us, ns_per_cycle, taken: sum })
     }
 
-    pub(super) fn args(&self, queues: *const u8, pushes: u32, results: &Buffer) -> QueueArgs {
-        QueueArgs {
+    pub(super) fn args(&self, queues: *const u8, pushes: u32, results: &Buffer) -> QueueKernelArgs {
+        QueueKernelArgs {
             queues,
             queue_count: self.tuple.rings,
             scope: self.tuple.scope as u32,
@@ -309,7 +310,7 @@ impl Bench<'_> {
     }
 
     /// Returns the microseconds from the first block's start to the last one's end, and the nanoseconds per cycle.
-    pub(super) fn elapsed(&self, results: &Buffer, queues: &Queues) -> Result<(f64, f64), Failure> {
+    pub(super) fn elapsed(&self, results: &Buffer, queues: &KernelQueues) -> Result<(f64, f64), Failure> {
         let mut blocks = vec![QueueResult::default(); self.tuple.grid as usize];
         results.read(0, &mut blocks)?;
         if let Some(stop) = blocks.iter().map(|block| DeviceStatus(block.stop)).find(|stop| stop.0 != 0) {

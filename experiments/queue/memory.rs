@@ -2,9 +2,9 @@
 //! the elements instead of sending them over a network.
 
 use crossbeam_utils::CachePadded;
-use ginlab::cuda::{Buffer, Device, DeviceError, Place, flush_stores};
+use ginlab::cuda::{Buffer, Device, DeviceError, MemoryLocation, flush_stores};
 use ginlab::ring::{HostVisible, RingMemory, RingPlace, check_slots};
-use kernels::queue::vyukov::{QueueWords, Vyukov, VyukovConsumer};
+use kernels::queue::vyukov::{Vyukov, VyukovConsumer, VyukovWords};
 use kernels::queue::{CONTENT, element_word};
 use kernels::ring::consumer::Consumer;
 use kernels::ring::{Ring, Status};
@@ -16,7 +16,7 @@ const BATCH: u64 = 64;
 
 /// Memory of one queue.
 #[derive(Debug)]
-pub enum QueueMemory {
+pub enum AlgorithmMemory {
     /// A ring.
     Ring(RingMemory),
     /// A queue after Vyukov.
@@ -60,7 +60,7 @@ impl VyukovMemory {
         if cells.holds_stores_back() {
             flush_stores();
         }
-        let words = HostVisible::new(device, place, size_of::<QueueWords>())?;
+        let words = HostVisible::new(device, place, size_of::<VyukovWords>())?;
         let queue = Vyukov {
             cells: cells.device_pointer(),
             words: words.device_pointer(),
@@ -74,30 +74,30 @@ impl VyukovMemory {
 
 /// Queues of one kind, as a kernel argument.
 #[derive(Debug)]
-pub struct Queues {
-    memories: Vec<QueueMemory>,
+pub struct KernelQueues {
+    memories: Vec<AlgorithmMemory>,
     table: Buffer,
 }
 
-impl Queues {
+impl KernelQueues {
     /// Copies the queues' descriptions into device memory.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory.
-    pub fn new(device: &Device, memories: Vec<QueueMemory>) -> Result<Queues, DeviceError> {
+    pub fn new(device: &Device, memories: Vec<AlgorithmMemory>) -> Result<KernelQueues, DeviceError> {
         let most = size_of::<Ring>().max(size_of::<Vyukov>());
-        let table = device.allocate(Place::Device, memories.len() * most)?;
+        let table = device.allocate(MemoryLocation::Device, memories.len() * most)?;
         let mut rings = Vec::new();
         let mut vyukovs = Vec::new();
         for memory in &memories {
             match memory {
-                QueueMemory::Ring(memory) => rings.push(memory.ring()),
-                QueueMemory::Vyukov(memory) => vyukovs.push(memory.queue),
+                AlgorithmMemory::Ring(memory) => rings.push(memory.ring()),
+                AlgorithmMemory::Vyukov(memory) => vyukovs.push(memory.queue),
             }
         }
         table.write(0, &rings)?;
         table.write(0, &vyukovs)?;
-        Ok(Queues { memories, table })
+        Ok(KernelQueues { memories, table })
     }
 
     /// Returns the address of the descriptions, for kernels.
@@ -111,10 +111,10 @@ impl Queues {
     /// The elements must have `WORDS` words. Must be called at most once, and the consumers must not be used after
     /// these queues are dropped.
     pub unsafe fn consumers<const WORDS: usize>(&self) -> Vec<CachePadded<QueueConsumer<WORDS>>> {
-        let end = |memory: &QueueMemory| match memory {
+        let end = |memory: &AlgorithmMemory| match memory {
             // SAFETY: the caller guarantees the element size, a single consumer, and that the queues outlive it.
-            QueueMemory::Ring(memory) => QueueConsumer::Ring(unsafe { memory.consumer() }),
-            QueueMemory::Vyukov(memory) => {
+            AlgorithmMemory::Ring(memory) => QueueConsumer::Ring(unsafe { memory.consumer() }),
+            AlgorithmMemory::Vyukov(memory) => {
                 let (cells, words) = (memory.cells.host_pointer(), memory.words.host_pointer());
                 // SAFETY: the caller guarantees the element size, a single consumer, and that the queues outlive it.
                 let consumer = unsafe { VyukovConsumer::new(&Vyukov { cells, words, ..memory.queue }) };
@@ -126,9 +126,9 @@ impl Queues {
 
     /// Describes the state of the queues, for messages about failed waits.
     pub fn state(&self) -> String {
-        let state = |memory: &QueueMemory| match memory {
-            QueueMemory::Ring(memory) => memory.state(),
-            QueueMemory::Vyukov(_) => "Vyukov's queue".into(),
+        let state = |memory: &AlgorithmMemory| match memory {
+            AlgorithmMemory::Ring(memory) => memory.state(),
+            AlgorithmMemory::Vyukov(_) => "Vyukov's queue".into(),
         };
         self.memories.iter().map(state).collect::<Vec<_>>().join("; ")
     }

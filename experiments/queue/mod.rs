@@ -9,24 +9,24 @@ mod prototype;
 
 use crate::columns::{ACK, RING_SLOTS, SCOPE, SLOT_BYTES};
 use crate::error::Failure;
-use crate::program::Program;
+use crate::program::CommandSpec;
 use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::{Pin, check_grid, usage};
-use args::{Algorithm, Args, Mode, Scope};
+use args::{Algorithm, PushScope, QueueArgs, QueueMode};
 use cuda_std::emulation;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
 use ginlab::cores::share::{Want, share_out};
 use ginlab::cuda::Device;
-use ginlab::report::{About, Column, Header, Headline, Key, Plot, Row, Shape};
+use ginlab::report::{About, ChartStyle, Column, Header, Headline, Key, Plot, Row};
 use ginlab::ring::RingPlace;
 use ginlab::versions::Versions;
 use itertools::iproduct;
-use measure::{Bench, measure};
+use measure::{QueueBench, measure};
 use prototype::Prototype;
 use std::path::Path;
 
-pub const PROGRAMS: &[Program] = &[program::<Queue>()];
+pub const PROGRAMS: &[CommandSpec] = &[program::<QueueExperiment>()];
 
 const RINGS: Column = Column::chosen("rings", "", "Number of rings that are used concurrently");
 const CONSUMERS: Column = Column::chosen("consumers", "", "Number of consumer threads");
@@ -50,23 +50,24 @@ const EMPTY_POLLS: Column =
 
 /// Queues that are compared in charts.
 const QUEUES: (&str, &[&str]) = ("case", &["ticket", "vyukov", "release"]);
-const SIDE_BY_SIDE: Plot = Plot { shape: Shape::Bars, several: Some("case"), across: Some("memory"), ..Plot::RATE };
+const SIDE_BY_SIDE: Plot =
+    Plot { shape: ChartStyle::Bars, several: Some("case"), across: Some("memory"), ..Plot::RATE };
 
 /// A combination of parameters, measured for every algorithm and mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuple {
+pub struct QueueConfig {
     place: RingPlace,
     words: u32,
     slots: usize,
-    scope: Scope,
+    scope: PushScope,
     rings: u32,
     grid: u32,
     block: u32,
 }
 
 /// State for all parameter combinations.
-pub struct Queue {
-    args: Args,
+pub struct QueueExperiment {
+    args: QueueArgs,
     device: Device,
     /// Cores for the consumers. Empty if they share cores with other threads and must therefore yield.
     cores: Vec<usize>,
@@ -79,21 +80,21 @@ pub struct Queue {
 }
 
 /// Returns all parameter combinations. Rejects grids that the device does not support.
-fn tuples(args: &Args, device: &Device) -> Result<Vec<Tuple>, Failure> {
-    let Args { memory, payload, ring_slots, scope, rings, grid, block, .. } = args;
+fn tuples(args: &QueueArgs, device: &Device) -> Result<Vec<QueueConfig>, Failure> {
+    let QueueArgs { memory, payload, ring_slots, scope, rings, grid, block, .. } = args;
     iproduct!(memory, &payload[..], ring_slots, scope, &rings[..], &grid[..], &block[..])
         .map(|(&place, words, &slots, &scope, &rings, &grid, &block)| {
             check_grid(device, grid, block)?;
             if u64::from(grid) * u64::from(block) > u64::from(u32::MAX) / 2 {
                 return Err(usage("--grid", format!("{grid} x {block}: must be at most 2^31 producers")));
             }
-            Ok(Tuple { place, words: words.0, slots, scope, rings, grid, block })
+            Ok(QueueConfig { place, words: words.0, slots, scope, rings, grid, block })
         })
         .collect()
 }
 
 /// Returns cores near the GPU. Empty if the emulated grid needs them, or if there are too few.
-fn consumer_cores(args: &Args, device: &Device) -> Vec<usize> {
+fn consumer_cores(args: &QueueArgs, device: &Device) -> Vec<usize> {
     let threads = args.rings.iter().copied().max().unwrap_or(1) as usize;
     let allowed = cores::allowed();
     let pinned = matches!(device, Device::Gpu(_)) && threads < allowed.len();
@@ -109,9 +110,9 @@ fn consumer_cores(args: &Args, device: &Device) -> Vec<usize> {
     }
 }
 
-impl Experiment for Queue {
-    type Args = Args;
-    type Tuple = Tuple;
+impl Experiment for QueueExperiment {
+    type Args = QueueArgs;
+    type Config = QueueConfig;
 
     const ABOUT: About = About {
         columns: &[
@@ -145,7 +146,7 @@ impl Experiment for Queue {
             SIDE_BY_SIDE
                 .by("queues-nbi", "comparison of queues: operations per second by grid and block", &["grid", "block"])
                 .only(&[QUEUES, ("mode", &["nbi"])]),
-            Plot { shape: Shape::Bars, several: Some("case"), across: Some("memory"), ..Plot::TIME }
+            Plot { shape: ChartStyle::Bars, several: Some("case"), across: Some("memory"), ..Plot::TIME }
                 .by(
                     "queues-blocking",
                     "comparison of queues: acknowledged pushes by grid and block",
@@ -160,15 +161,15 @@ impl Experiment for Queue {
         ..About::new("queue", "Measure the queue from GPU to CPU: algorithms, memories and grids")
     };
 
-    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+    fn plan(args: &mut QueueArgs) -> Result<Plan<QueueConfig>, Failure> {
         let large = args.payload.iter().max_by_key(|payload| payload.0).map_or(0, |payload| payload.0);
         if let Some(slot) = args.slot_bytes.filter(|slot| slot.0 < large) {
             return Err(usage("--slot-bytes", format!("{} is too small for elements of {}", slot.0 * 8, large * 8)));
         }
-        let beside = args.algorithm.contains(&Algorithm::Ticket) && args.mode.contains(&Mode::Nbi);
+        let beside = args.algorithm.contains(&Algorithm::Ticket) && args.mode.contains(&QueueMode::Nbi);
         let known_to_it = args.memory == [RingPlace::Pinned]
             && args.payload.iter().all(|payload| payload.0 == 4)
-            && args.scope == [Scope::Thread]
+            && args.scope == [PushScope::Thread]
             && args.rings[..] == [1];
         if args.prototype.is_some() && !(beside && known_to_it) {
             let allowed = "-a ticket, -m nbi, -p 32, --rings 1, --scope thread and --memory pinned";
@@ -178,7 +179,11 @@ impl Experiment for Queue {
         Ok(Plan::alone(Vec::new()))
     }
 
-    async fn open(args: &Args, all: &mut Vec<Tuple>, _: &mut Bootstrap) -> Result<(Queue, Header), Failure> {
+    async fn open(
+        args: &QueueArgs,
+        all: &mut Vec<QueueConfig>,
+        _: &mut Bootstrap,
+    ) -> Result<(QueueExperiment, Header), Failure> {
         let (device, why_emulated) = Device::open(args.device, 0)?;
         emulation::set_seed(args.seed);
         *all = tuples(args, &device)?;
@@ -194,11 +199,11 @@ impl Experiment for Queue {
             "time_us is the time per push of one producer until all elements of a repeat are consumed, on the device's \
              clock; rates count all producers; push_us and ack_us are times of single pushes in a watched pass",
         );
-        Ok((Queue { args: args.clone(), device, cores, prototype, place: None, ping_pong: None }, header))
+        Ok((QueueExperiment { args: args.clone(), device, cores, prototype, place: None, ping_pong: None }, header))
     }
 
-    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        let rows = measure(&Bench { queue: self, tuple: *tuple }, ranks).await?;
+    async fn tuple(&mut self, tuple: &QueueConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+        let rows = measure(&QueueBench { queue: self, tuple: *tuple }, ranks).await?;
         self.place = Some(tuple.place);
         self.ping_pong = rows.iter().find(|(row, _)| row.case == "ping-pong").cloned().or(self.ping_pong.take());
         Ok(rows)

@@ -6,17 +6,17 @@ mod trace;
 use crate::columns::RAIL_BYTES;
 use crate::error::Failure;
 use crate::model::Cards;
-use crate::program::Program;
+use crate::program::CommandSpec;
 use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::{List, counts, list, name, usage};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::rails::strategy::Strategy;
-use ginlab::report::{About, Column, Header, Plot, Row, Status};
+use ginlab::report::{About, Column, Header, Plot, Row, RowStatus};
 use itertools::iproduct;
 use std::path::PathBuf;
-use trace::{Depends, Trace};
+use trace::{Depends, ReplayTrace};
 
-pub const PROGRAMS: &[Program] = &[program::<Replay>()];
+pub const PROGRAMS: &[CommandSpec] = &[program::<Replay>()];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,7 +31,7 @@ See experiments/replay/README.md.";
 /// Options of `ginlab replay`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct ReplayArgs {
     /// Trace written by `ginlab nccl --trace FILE.jsonl`
     trace: PathBuf,
     /// Modelled cards: model:p4d, model:p5, model:p5en, model:p6-b200; a list to sweep
@@ -52,7 +52,7 @@ pub struct Args {
 }
 
 /// Parameters of one row.
-pub struct Tuple {
+pub struct ReplayConfig {
     provider: usize,
     rails: u8,
     strategy: Strategy,
@@ -91,14 +91,14 @@ const BUSY: Column =
 
 /// Experiment that runs one simulation per row.
 pub struct Replay {
-    args: Args,
+    args: ReplayArgs,
     cards: Vec<Cards>,
-    traces: Vec<(Depends, Trace)>,
+    traces: Vec<(Depends, ReplayTrace)>,
 }
 
 impl Experiment for Replay {
-    type Args = Args;
-    type Tuple = Tuple;
+    type Args = ReplayArgs;
+    type Config = ReplayConfig;
 
     const ABOUT: About = About {
         columns: &[
@@ -132,15 +132,19 @@ impl Experiment for Replay {
         ..About::new("replay", "Replay recorded puts over modelled cards in virtual time")
     };
 
-    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+    fn plan(args: &mut ReplayArgs) -> Result<Plan<ReplayConfig>, Failure> {
         let tuples = iproduct!(0..args.provider.len(), &args.rails[..], &args.strategy[..], &args.depends)
-            .map(|(provider, &rails, &strategy, &depends)| Tuple { provider, rails, strategy, depends });
+            .map(|(provider, &rails, &strategy, &depends)| ReplayConfig { provider, rails, strategy, depends });
         Ok(Plan::alone(tuples.collect()))
     }
 
-    async fn open(args: &Args, _: &mut Vec<Tuple>, _: &mut Bootstrap) -> Result<(Replay, Header), Failure> {
+    async fn open(
+        args: &ReplayArgs,
+        _: &mut Vec<ReplayConfig>,
+        _: &mut Bootstrap,
+    ) -> Result<(Replay, Header), Failure> {
         let cards = args.provider.iter().map(|provider| Cards::named(provider)).collect::<Result<Vec<_>, _>>()?;
-        let read = |depends: &Depends| Trace::read(&args.trace, *depends).map(|trace| (*depends, trace));
+        let read = |depends: &Depends| ReplayTrace::read(&args.trace, *depends).map(|trace| (*depends, trace));
         let traces = args.depends.iter().map(read).collect::<Result<Vec<_>, _>>().map_err(|why| usage("TRACE", why))?;
         let mut header = cards[0].header("; each rank has its own cards and one posting thread");
         for more in &cards[1..] {
@@ -154,7 +158,7 @@ impl Experiment for Replay {
         Ok((Replay { args: args.clone(), cards, traces }, header))
     }
 
-    async fn tuple(&mut self, tuple: &Tuple, _: &mut Bootstrap) -> Result<Rows, Failure> {
+    async fn tuple(&mut self, tuple: &ReplayConfig, _: &mut Bootstrap) -> Result<Rows, Failure> {
         let cards = &self.cards[tuple.provider];
         let Some((_, trace)) = self.traces.iter().find(|(depends, _)| *depends == tuple.depends) else {
             return Ok(Vec::new());
@@ -188,7 +192,8 @@ impl Experiment for Replay {
         row.set(&BUSY, if time > 0.0 { 100.0 * us(busiest.busy) / time } else { 0.0 });
         row.set(&RAIL_BYTES, outcome.rail_bytes.iter().map(u64::to_string).collect::<Vec<_>>().join(";"));
         if outcome.stuck > 0 {
-            row.status = Status::Failed(format!("{} puts depend on arrivals that are not in the trace", outcome.stuck));
+            row.status =
+                RowStatus::Failed(format!("{} puts depend on arrivals that are not in the trace", outcome.stuck));
         }
         Ok(vec![(row, vec![time])])
     }

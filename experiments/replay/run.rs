@@ -4,7 +4,7 @@
 //! it, piece by piece, to the rank's NICs. A NIC sends one piece at a time and receives one at a time. The put raises
 //! its signal when its last piece has arrived.
 
-use super::trace::{Before, Trace};
+use super::trace::{Before, ReplayTrace};
 use ginlab::fabric::model::{Nic, Picoseconds, Profile};
 use ginlab::rails::strategy::{Scheduler, Strategy};
 use std::cmp::Reverse;
@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 
 /// Times on the longest chain, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Path {
+pub struct CriticalPath {
     /// Computation, and any other time between an arrival and the next put in the recording.
     pub gaps: Picoseconds,
     /// Time in which a thread posts, or is busy with other posts.
@@ -27,7 +27,7 @@ pub struct Path {
     pub receiving: Picoseconds,
 }
 
-impl Path {
+impl CriticalPath {
     /// Returns the parts with their names, the longest first.
     pub fn parts(&self) -> [(&'static str, Picoseconds); 6] {
         let mut parts = [
@@ -58,11 +58,11 @@ pub struct Busiest {
 
 /// Results of a simulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ReplayResult {
     /// Time from the first put to the last arrival.
     pub time: Picoseconds,
     /// Times on the chain that ends with the last arrival.
-    pub path: Path,
+    pub path: CriticalPath,
     /// Bytes by rail, over all ranks.
     pub rail_bytes: Vec<u64>,
     /// The NIC that is busy longest.
@@ -117,7 +117,7 @@ enum Cause {
 
 /// NICs and threads of all ranks.
 struct Replay<'a> {
-    trace: &'a Trace,
+    trace: &'a ReplayTrace,
     rails: usize,
     post: Picoseconds,
     nics: Vec<Nic>,
@@ -141,7 +141,7 @@ struct Replay<'a> {
 const LONGEST: u64 = 1 << 30;
 
 /// Runs the simulation.
-pub fn run(trace: &Trace, profile: &Profile, rails: usize, strategy: Strategy, seed: u64) -> Outcome {
+pub fn run(trace: &ReplayTrace, profile: &Profile, rails: usize, strategy: Strategy, seed: u64) -> ReplayResult {
     let cards = trace.ranks * rails;
     let puts = trace.puts.len();
     let mut replay = Replay {
@@ -191,7 +191,7 @@ pub fn run(trace: &Trace, profile: &Profile, rails: usize, strategy: Strategy, s
         }
     }
     let stuck = replay.states.iter().filter(|state| state.waits > 0).count();
-    Outcome { time, path: replay.path(last), rail_bytes, busiest, stuck }
+    ReplayResult { time, path: replay.path(last), rail_bytes, busiest, stuck }
 }
 
 impl Replay<'_> {
@@ -324,8 +324,8 @@ impl Replay<'_> {
     }
 
     /// Returns the times on the chain from the last arrival back to the first put.
-    fn path(&self, last: Option<usize>) -> Path {
-        let mut path = Path::default();
+    fn path(&self, last: Option<usize>) -> CriticalPath {
+        let mut path = CriticalPath::default();
         let mut at = last.map(Cause::Piece);
         let mut until = last.map_or(0, |piece| self.pieces[piece].there);
         while let Some(cause) = at {
@@ -360,7 +360,7 @@ mod tests {
     use super::super::trace::tests::{pair, parse};
     use super::*;
 
-    fn replayed(text: &str, profile: &str, rails: usize) -> Outcome {
+    fn replayed(text: &str, profile: &str, rails: usize) -> ReplayResult {
         let trace = parse(text, Depends::Paused).expect("a trace");
         run(&trace, &Profile::named(profile).expect("known"), rails, Strategy::Split, 1)
     }

@@ -41,7 +41,7 @@ struct Line {
 }
 
 /// Location of a signal: communicator, rank, region, offset.
-type Place = (usize, usize, u32, u64);
+type SignalLocation = (usize, usize, u32, u64);
 
 /// Dependency of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub enum Before {
 
 /// A put or a get.
 #[derive(Clone, Debug)]
-pub struct Put {
+pub struct TracedPut {
     /// Whether the operation is a get.
     pub is_get: bool,
     /// Rank that issues the put.
@@ -77,11 +77,11 @@ pub struct Put {
 
 /// Puts of a trace and their dependencies.
 #[derive(Clone, Debug, Default)]
-pub struct Trace {
+pub struct ReplayTrace {
     /// Number of ranks.
     pub ranks: usize,
     /// Puts, ordered by the time of their request.
-    pub puts: Vec<Put>,
+    pub puts: Vec<TracedPut>,
     /// Number of signals.
     pub signals: usize,
     /// Time from the first put to the last arrival, in nanoseconds.
@@ -97,12 +97,12 @@ struct Event {
     before: Before,
 }
 
-impl Trace {
+impl ReplayTrace {
     /// Reads a file.
     ///
     /// # Errors
     /// Returns a one-line message with the file, the line and the problem.
-    pub fn read(file: &Path, depends: Depends) -> Result<Trace, String> {
+    pub fn read(file: &Path, depends: Depends) -> Result<ReplayTrace, String> {
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
         let text = std::fs::read_to_string(file).map_err(|error| failed(&error))?;
         let mut lines = Vec::new();
@@ -115,10 +115,10 @@ impl Trace {
             })?;
             lines.push(line);
         }
-        Trace::of(lines, depends).map_err(|why| failed(&why))
+        ReplayTrace::of(lines, depends).map_err(|why| failed(&why))
     }
 
-    fn of(mut lines: Vec<Line>, depends: Depends) -> Result<Trace, String> {
+    fn of(mut lines: Vec<Line>, depends: Depends) -> Result<ReplayTrace, String> {
         lines.sort_by_key(|line| line.asked_ns);
         if !lines.iter().any(|line| line.kind != "arrival") {
             return Err("the trace contains no puts".into());
@@ -129,8 +129,8 @@ impl Trace {
             let next = communicators.len();
             communicators.entry(line.communicator.clone()).or_insert(next);
         }
-        let mut trace = Trace::default();
-        let mut signals: HashMap<Place, usize> = HashMap::new();
+        let mut trace = ReplayTrace::default();
+        let mut signals: HashMap<SignalLocation, usize> = HashMap::new();
         // Index of a put by communicator, sender, receiver and number. Events are stored by (communicator, rank) and by
         // (communicator, rank, context).
         let mut by_number: HashMap<(usize, usize, usize, u64), usize> = HashMap::new();
@@ -151,7 +151,7 @@ impl Trace {
             let context = (communicator, rank, line.context);
             contexts.push(context);
             of_context.entry(context).or_default().push(Event { at: line.done_ns, before: Before::Complete(index) });
-            trace.puts.push(Put {
+            trace.puts.push(TracedPut {
                 is_get,
                 from: rank,
                 to: peer,
@@ -245,9 +245,9 @@ pub mod tests {
         )
     }
 
-    pub fn parse(text: &str, depends: Depends) -> Result<Trace, String> {
+    pub fn parse(text: &str, depends: Depends) -> Result<ReplayTrace, String> {
         let lines = text.lines().map(|line| serde_json::from_str(line).expect("a line")).collect();
-        Trace::of(lines, depends)
+        ReplayTrace::of(lines, depends)
     }
 
     #[test]
@@ -273,6 +273,6 @@ pub mod tests {
 
     #[test]
     fn trace_without_puts_is_rejected() {
-        assert!(Trace::of(Vec::new(), Depends::Arrived).expect_err("empty").contains("no put"));
+        assert!(ReplayTrace::of(Vec::new(), Depends::Arrived).expect_err("empty").contains("no put"));
     }
 }

@@ -14,7 +14,7 @@ Examples:
 /// Options of `ginlab report`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct ReportArgs {
     /// CSV files written by ginlab, and directories to search for such files
     #[arg(required_unless_present = "pages", value_name = "DIR|CSV")]
     pub paths: Vec<PathBuf>,

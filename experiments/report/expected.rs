@@ -2,7 +2,7 @@
 
 use ginlab::doctor::instances::{Instance, plain};
 use ginlab::report::Key;
-use ginlab::report::chart::Record;
+use ginlab::report::chart::FileRecord;
 use ginlab::report::page::Expected;
 use ginlab::report::run::Run;
 use std::collections::BTreeMap;
@@ -31,13 +31,13 @@ fn of_run(run: &Run, instance: Option<&str>) -> Option<Vec<Expected>> {
         let names = ["experiment", "case", "status"].map(|column| field(row, column));
         names == ["write", "rail", "ok"] && number(row, "size_bytes").is_some_and(|bytes| bytes >= LARGE)
     });
-    let rows: Vec<&Record> = rows.collect();
+    let rows: Vec<&FileRecord> = rows.collect();
     let name = instance.map(str::to_owned).or_else(|| run.fact(Key::Instance))?;
     let profile = Instance::named(plain(&name))?.profile().filter(|profile| profile.rdma_write.value > 0.0)?;
     let rate = profile.line_rate_gbps.value * profile.peak_share.value;
     let largest = rows.iter().filter_map(|row| number(row, "size_bytes")).fold(LARGE, f64::max);
     // Slowest rail of each host, and the sum of the rails of each GPU.
-    let mut alone: BTreeMap<&str, (f64, &Record, usize)> = BTreeMap::new();
+    let mut alone: BTreeMap<&str, (f64, &FileRecord, usize)> = BTreeMap::new();
     let mut together: BTreeMap<(&str, &str), (f64, usize)> = BTreeMap::new();
     for row in rows.into_iter().filter(|row| number(row, "size_bytes") == Some(largest)) {
         let Some(gbits) = number(row, "bandwidth_gbytes_s").map(|gbytes| 8.0 * gbytes) else { continue };

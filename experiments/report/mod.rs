@@ -5,27 +5,31 @@ mod expected;
 mod headlines;
 
 use crate::error::Failure;
-use crate::program::{Program, catalog, program};
-use args::Args;
+use crate::program::{CommandSpec, catalog, program};
+use args::ReportArgs;
 use ginlab::report::compare::Comparison;
-use ginlab::report::figures::Figure;
+use ginlab::report::figures::PageChart;
 use ginlab::report::page::{Newest, Page};
 use ginlab::report::pages::Generated;
 use ginlab::report::run::Runs;
-use ginlab::report::{Target, WholeFile, same_file};
+use ginlab::report::{OutputTarget, WholeFile, same_file};
 use std::path::Path;
 
-pub const PROGRAMS: &[Program] =
-    &[program!("report", "Write an HTML page of earlier runs: headers, curves, comparisons, every row", Args, run)];
+pub const PROGRAMS: &[CommandSpec] = &[program!(
+    "report",
+    "Write an HTML page of earlier runs: headers, curves, comparisons, every row",
+    ReportArgs,
+    run
+)];
 
-fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &ReportArgs) -> Result<(), Failure> {
     let Some(path) = &args.output else { return pages(args) };
-    let output = Target::from(path.as_os_str());
+    let output = OutputTarget::from(path.as_os_str());
     let mut found = Runs::find(&args.paths)?;
     if args.newest {
         found = found.newest(catalog());
     }
-    if let Target::File(path) = &output
+    if let OutputTarget::File(path) = &output
         && found.runs.iter().any(|run| same_file(&run.path, path))
     {
         return Err(Failure::Usage(format!("-o {} is one of the input files", path.display())));
@@ -40,7 +44,7 @@ fn run(args: &Args) -> Result<(), Failure> {
     };
     let ours = args.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
     let comparison = against.as_ref().map(|(comparison, path)| (comparison, path.as_str(), ours.as_str()));
-    if args.newest && output == Target::Stdout {
+    if args.newest && output == OutputTarget::Stdout {
         return Err(Failure::Usage("--newest writes several pages: name a file with -o".into()));
     }
     let stem = path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
@@ -61,7 +65,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         write_pictures(folder, &built.figures)?;
     }
     for (name, html) in &built.parts {
-        let target = Target::File(path.with_file_name(name));
+        let target = OutputTarget::File(path.with_file_name(name));
         WholeFile::create("the page", &target)?.write(html.as_bytes())?;
     }
     page.write(built.html.as_bytes())?;
@@ -70,7 +74,7 @@ fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Rewrites or checks the pages of the repository.
-fn pages(args: &Args) -> Result<(), Failure> {
+fn pages(args: &ReportArgs) -> Result<(), Failure> {
     let root = match &args.paths[..] {
         [] => Path::new("."),
         [root] => root,
@@ -92,11 +96,11 @@ fn pages(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn write_pictures(folder: &Path, figures: &[Figure]) -> Result<(), Failure> {
+fn write_pictures(folder: &Path, figures: &[PageChart]) -> Result<(), Failure> {
     let unwritable = |error| Failure::Run(format!("cannot create directory {}: {error}", folder.display()));
     std::fs::create_dir_all(folder).map_err(unwritable)?;
     for figure in figures {
-        let target = Target::File(folder.join(format!("{}.svg", figure.name)));
+        let target = OutputTarget::File(folder.join(format!("{}.svg", figure.name)));
         WholeFile::create("the picture", &target)?.write(figure.svg.as_bytes())?;
     }
     Ok(())

@@ -4,11 +4,11 @@ use crate::args::{RepeatArgs, SizeArgs};
 use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::job::{Job, JobArgs, USUAL_RAILS, rails_text};
-use crate::payload::Slots;
-use crate::program::Program;
+use crate::payload::PayloadSlots;
+use crate::program::CommandSpec;
 use crate::rails::UNEXPECTED_MESSAGE;
 use crate::runner::{Experiment, Plan, Rows, percentiles, program};
-use crate::series::{Bench, Measured, Sample};
+use crate::series::{Bench, CaseResults, Sample};
 use crate::values::{self, List, counts, usage};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
@@ -16,12 +16,12 @@ use ginlab::fabric::any::AnyRail;
 use ginlab::flow::{Operation, Peer, Region};
 use ginlab::measure::{pattern, size};
 use ginlab::rails::Counters;
-use ginlab::report::{About, Header, Headline, Plot, Row, Status};
+use ginlab::report::{About, Header, Headline, Plot, Row, RowStatus};
 use itertools::iproduct;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-pub const PROGRAMS: &[Program] = &[program::<Sendrecv>()];
+pub const PROGRAMS: &[CommandSpec] = &[program::<Sendrecv>()];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,7 +42,7 @@ const EVEN: &str = "must be even, because half of the ranks send to the other ha
 /// Options of `ginlab sendrecv`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct SendrecvArgs {
     #[command(flatten)]
     sizes: SizeArgs,
     /// Round trips, or messages in window mode, per repeat; reduced if a repeat would move more than --volume
@@ -90,7 +90,7 @@ enum Mode {
 
 /// Parameters of one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tuple {
+pub struct SendrecvConfig {
     mode: Mode,
     bytes: u64,
     rails: usize,
@@ -99,13 +99,13 @@ pub struct Tuple {
     messages: u64,
 }
 
-impl Tuple {
+impl SendrecvConfig {
     fn stride(&self) -> u64 {
         self.bytes.next_multiple_of(64).max(64)
     }
 }
 
-fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
+fn tuples(args: &SendrecvArgs) -> Result<Vec<SendrecvConfig>, Failure> {
     if args.sizes.end > 1 << 40 {
         return Err(usage("-e", "messages must be at most 1 TiB"));
     }
@@ -115,14 +115,14 @@ fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
         let window = if mode == Mode::Roundtrip { 1 } else { u64::from(args.window) };
         let most = args.volume.checked_div(bytes).unwrap_or(u64::MAX).max(window.min(4));
         let messages = u64::from(args.iterations).min(most).max(1);
-        Tuple { mode, bytes, rails, window, messages }
+        SendrecvConfig { mode, bytes, rails, window, messages }
     };
     Ok(iproduct!(&args.mode, rails, &sizes).map(tuple).collect())
 }
 
 /// A rank that sends or receives.
 pub struct Sendrecv {
-    args: Args,
+    args: SendrecvArgs,
     job: Job,
     out: Region<AnyRail>,
     into: Region<AnyRail>,
@@ -136,8 +136,8 @@ pub struct Sendrecv {
 }
 
 impl Experiment for Sendrecv {
-    type Args = Args;
-    type Tuple = Tuple;
+    type Args = SendrecvArgs;
+    type Config = SendrecvConfig;
 
     const ABOUT: About = About {
         columns: &[WINDOW, COMPLETION, AGAIN, RAIL_BYTES, ACK[0], ACK[1], ACK[2]],
@@ -152,7 +152,7 @@ impl Experiment for Sendrecv {
         ..About::new("sendrecv", "Measure two-sided messages: round trips and windows")
     };
 
-    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+    fn plan(args: &mut SendrecvArgs) -> Result<Plan<SendrecvConfig>, Failure> {
         args.job.usual_rails(&mut args.rails);
         if let Some(provider) = &args.versus {
             args.job.over(provider)?;
@@ -174,7 +174,11 @@ impl Experiment for Sendrecv {
         Ok(Plan::of_ranks(tuples, ranks))
     }
 
-    async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Sendrecv, Header), Failure> {
+    async fn open(
+        args: &SendrecvArgs,
+        tuples: &mut Vec<SendrecvConfig>,
+        ranks: &mut Bootstrap,
+    ) -> Result<(Sendrecv, Header), Failure> {
         let mut sendrecv = Sendrecv::open_over(args, &args.job, tuples, ranks)?;
         let mut header = sendrecv.job.header(args.job.memory, ranks);
         header.notes(ranks.pairing().note()).note(
@@ -196,7 +200,7 @@ impl Experiment for Sendrecv {
         Ok((sendrecv, header))
     }
 
-    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    async fn tuple(&mut self, tuple: &SendrecvConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let mut versus = self.versus.take();
         let skipped = versus.as_ref().and_then(|versus| versus.as_ref().err()).map(|why| self.skipped(tuple, why));
         let second = versus.as_mut().and_then(|versus| versus.as_deref_mut().ok());
@@ -216,7 +220,12 @@ impl Experiment for Sendrecv {
 
 impl Sendrecv {
     /// Opens the rails of one provider, and connects to all ranks.
-    fn open_over(args: &Args, over: &JobArgs, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Sendrecv, Failure> {
+    fn open_over(
+        args: &SendrecvArgs,
+        over: &JobArgs,
+        tuples: &[SendrecvConfig],
+        ranks: &mut Bootstrap,
+    ) -> Result<Sendrecv, Failure> {
         let memory = tuples.iter().map(|tuple| tuple.stride() * tuple.window).max().unwrap_or(64);
         let rails = tuples.iter().map(|tuple| tuple.rails).max().unwrap_or(1);
         let mut job = Job::open(over, rails, true, memory * 2, ranks)?;
@@ -229,7 +238,7 @@ impl Sendrecv {
         let other = pairing.partner(ranks.rank()).unwrap_or_default();
         let begins = pairing.target(ranks.rank()).is_some();
         let peer = job.connections[other].peer;
-        let args = Args { job: over.clone(), ..args.clone() };
+        let args = SendrecvArgs { job: over.clone(), ..args.clone() };
         Ok(Sendrecv { args, job, out, into, peer, other, begins, iteration: 1, versus: None })
     }
 
@@ -237,7 +246,7 @@ impl Sendrecv {
     async fn measure(
         &mut self,
         versus: Option<&mut Sendrecv>,
-        tuple: &Tuple,
+        tuple: &SendrecvConfig,
         ranks: &mut Bootstrap,
     ) -> Result<Rows, Failure> {
         let repeat = self.args.repeat;
@@ -246,7 +255,7 @@ impl Sendrecv {
         let results = repeat.series("a repeat of messages").measure(&mut sides, &cases, ranks).await?;
         sides.sides.iter_mut().for_each(|side| side.job.drive(true));
         let Some(results) = results else { return Ok(Rows::new()) };
-        let row = |side: usize, measured: &Measured| {
+        let row = |side: usize, measured: &CaseResults| {
             let pairs = measured.senders();
             let mut row = sides.sides[side].row(tuple);
             measured.fill(&mut row, tuple.bytes * pairs, pairs);
@@ -264,7 +273,7 @@ impl Sendrecv {
     }
 
     /// Returns a row without results.
-    fn row(&self, tuple: &Tuple) -> Row {
+    fn row(&self, tuple: &SendrecvConfig) -> Row {
         let mut row = self.job.row("sendrecv", "sendrecv", tuple.rails, &self.args.job);
         row.mode = Some(values::name(tuple.mode));
         row.size_bytes = Some(tuple.bytes);
@@ -274,16 +283,16 @@ impl Sendrecv {
     }
 
     /// Returns the row of a provider that has no messages.
-    fn skipped(&self, tuple: &Tuple, why: &str) -> Row {
+    fn skipped(&self, tuple: &SendrecvConfig, why: &str) -> Row {
         let mut row = self.row(tuple);
         row.fabric = self.args.versus.clone().unwrap_or_default();
         row.iterations = None;
-        row.status = Status::Skipped(why.to_owned());
+        row.status = RowStatus::Skipped(why.to_owned());
         row
     }
 
     /// Returns half of the microseconds of single round trips on the rank that sends first.
-    async fn round_trips(&self, tuple: &Tuple) -> Result<Vec<f64>, Failure> {
+    async fn round_trips(&self, tuple: &SendrecvConfig) -> Result<Vec<f64>, Failure> {
         let (flow, begins) = (&self.job.flow, self.begins);
         let mut singles = Vec::new();
         for number in 0..tuple.messages {
@@ -306,18 +315,18 @@ impl Sendrecv {
         Ok(singles)
     }
 
-    fn expect(&self, tuple: &Tuple, bytes: u64) -> Result<(), Failure> {
+    fn expect(&self, tuple: &SendrecvConfig, bytes: u64) -> Result<(), Failure> {
         if bytes == tuple.bytes {
             return Ok(());
         }
-        let Tuple { bytes: expected, .. } = tuple;
+        let SendrecvConfig { bytes: expected, .. } = tuple;
         Err(Failure::Run(format!(
             "unexpected message of {bytes} B (rank {} sends {expected} B): {UNEXPECTED_MESSAGE}",
             self.other
         )))
     }
 
-    async fn stream_out(&self, tuple: &Tuple, messages: u64) -> Result<(), Failure> {
+    async fn stream_out(&self, tuple: &SendrecvConfig, messages: u64) -> Result<(), Failure> {
         let flow = &self.job.flow;
         // The receiver sends one message when its first receives are posted, and another one when everything has
         // arrived.
@@ -341,7 +350,7 @@ impl Sendrecv {
         Ok(())
     }
 
-    async fn stream_in(&self, tuple: &Tuple, messages: u64) -> Result<(), Failure> {
+    async fn stream_in(&self, tuple: &SendrecvConfig, messages: u64) -> Result<(), Failure> {
         let flow = &self.job.flow;
         let room = |number: u64| {
             let rail = (number % tuple.rails as u64) as usize;
@@ -362,7 +371,7 @@ impl Sendrecv {
 /// One parameter combination over one or two providers.
 struct Sides<'a> {
     sides: Vec<&'a mut Sendrecv>,
-    tuple: Tuple,
+    tuple: SendrecvConfig,
     /// Index of the provider whose rails are driven.
     active: usize,
 }
@@ -393,15 +402,15 @@ impl Bench for Sides<'_> {
 
 impl Sendrecv {
     /// Sends a window of messages into poisoned memory, from the rank that sends first.
-    async fn verify(&mut self, tuple: Tuple, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+    async fn verify(&mut self, tuple: SendrecvConfig, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         let iteration = self.iteration;
         self.iteration += 1;
         let slots_of = |rank: usize| {
             let seed = move |slot: u64| pattern::seed(rank as u32, iteration, slot as u32);
             (0..tuple.window).map(move |slot| (slot * tuple.stride(), seed(slot)))
         };
-        let received = Slots(self.into.buffer(), tuple.bytes);
-        Slots(self.out.buffer(), tuple.bytes).fill(slots_of(ranks.rank()))?;
+        let received = PayloadSlots(self.into.buffer(), tuple.bytes);
+        PayloadSlots(self.out.buffer(), tuple.bytes).fill(slots_of(ranks.rank()))?;
         received.poison(slots_of(self.other))?;
         ranks.barrier("start of the verified pass")?;
         if self.begins {
@@ -412,7 +421,7 @@ impl Sendrecv {
         Ok(Some(received.wrong(slots_of(self.other))?))
     }
 
-    async fn run(&self, tuple: Tuple, ranks: &Bootstrap) -> Result<Sample, Failure> {
+    async fn run(&self, tuple: SendrecvConfig, ranks: &Bootstrap) -> Result<Sample, Failure> {
         let mut parts = Vec::new();
         let started = Instant::now();
         match tuple.mode {

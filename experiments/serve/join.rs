@@ -1,7 +1,7 @@
 //! Client of a server: joins, writes, has the data verified, and leaves.
 
 use super::window::Ahead;
-use super::words::{self, Answer, Done, Joining, Place, Server, Verdict};
+use super::words::{self, Answer, Joining, PeerVerdict, ServerHello, SlotGrant, WritesDone};
 use crate::columns::{AGAIN, RAIL_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::output::{Output, OutputArgs};
@@ -10,14 +10,14 @@ use crate::runner::{drive, in_event_loop, timed};
 use crate::values;
 use crate::visitors::HINDSIGHT;
 use ginlab::bootstrap::session::{Session, bounded};
-use ginlab::bootstrap::{Ending, process_env, token_for};
-use ginlab::cuda::{Choice, Device, Place as Where};
+use ginlab::bootstrap::{FailureKind, process_env, token_for};
+use ginlab::cuda::{Device, DeviceChoice, MemoryLocation};
 use ginlab::fabric::Access;
 use ginlab::fabric::any::AnyRail;
 use ginlab::fabric::soft;
 use ginlab::flow::{Operation, Target};
 use ginlab::measure::{pattern, size};
-use ginlab::report::{About, Key, Plot, Row, Status};
+use ginlab::report::{About, Key, Plot, Row, RowStatus};
 use ginlab::signals;
 use ginlab::versions::Versions;
 use std::collections::VecDeque;
@@ -39,7 +39,7 @@ pub const ABOUT: About = About {
 /// Options of `ginlab join`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct JoinArgs {
     /// Address of the server
     #[arg(value_name = "HOST:PORT")]
     server: String,
@@ -77,7 +77,7 @@ fn cards(name: &str) -> Result<String, String> {
 }
 
 /// Runs the client.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &JoinArgs) -> Result<(), Failure> {
     // Check before connecting: the server's provider is known only after that, but it usually requires libfabric.
     ginlab::fabric::libfabric::require_library()?;
     if args.bytes == 0 {
@@ -87,11 +87,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     in_event_loop(visit(args, args.bytes, &token))
 }
 
-async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
+async fn visit(args: &JoinArgs, bytes: u64, token: &str) -> Result<(), Failure> {
     let timeout = Duration::from_secs(args.timeout);
     debug_assert!(args.provider.is_none() || soft::label().is_some());
     let mut visit = Session::connect(&args.server, token, timeout).await?;
-    let server: Server = visit.hear(words::SERVER).await?;
+    let server: ServerHello = visit.hear(words::SERVER).await?;
     if bytes > server.bytes {
         return Err(Failure::Usage(format!(
             "-b {}: exceeds the memory that the server provides per peer, {} ({} B)",
@@ -114,10 +114,10 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
     // The writes cycle through as many positions as fit in the slot. The checksum at the end covers all of them.
     let places = args.iterations.min(server.bytes / bytes).max(1);
     let extent = places * bytes;
-    let (device, _) = Device::open(Choice::Emulated, 0)?;
-    let source = flow.register(device.allocate(Where::Host, extent as usize)?, Access::SOURCE)?;
+    let (device, _) = Device::open(DeviceChoice::Emulated, 0)?;
+    let source = flow.register(device.allocate(MemoryLocation::Host, extent as usize)?, Access::SOURCE)?;
     visit.say(words::JOINING, &Joining { offer: flow.offer(&[])?, write_bytes: bytes }).await?;
-    let place: Place = visit.hear(words::PLACE).await?;
+    let place: SlotGrant = visit.hear(words::PLACE).await?;
     visit.check_addresses(&flow.offer(&[])?.addresses, &place.offer.addresses)?;
     let target = Target::new(flow.add_peer(&place.offer)?, &place.offer, 0)?;
     let mut payload = vec![0; extent as usize];
@@ -146,14 +146,14 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
     let result = match writes(args, (window as usize, place.window), write, &mut visit).await {
         Ok(()) => {
             let each = began.elapsed().as_secs_f64() * 1e6 / args.iterations as f64;
-            visit.say(words::DONE, &Done { writes: args.iterations, extent }).await?;
+            visit.say(words::DONE, &WritesDone { writes: args.iterations, extent }).await?;
             let answer = loop {
                 if let Answer::Checksum(answer) = visit.hear(words::DONE).await? {
                     break answer;
                 }
             };
             let right = answer.crc32 == crc32 && answer.writes == args.iterations;
-            visit.say(words::VERDICT, &Verdict { right }).await?;
+            visit.say(words::VERDICT, &PeerVerdict { right }).await?;
             let mut row = Row::new("serve", "join", "cpu", &rails.provider);
             (row.ranks, row.rails) = (2, Some(server.rails as u32));
             (row.size_bytes, row.iterations) = (Some(bytes), Some(args.iterations));
@@ -171,7 +171,7 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
                     "the server has checksum {:08x} after {} writes, but {crc32:08x} after {} writes is expected",
                     answer.crc32, answer.writes, args.iterations
                 );
-                row.status = Status::Failed(text.clone());
+                row.status = RowStatus::Failed(text.clone());
                 Err(Failure::WrongData(format!("verification failed: {text}")))
             };
             output.rows(&[(row, vec![each])]).and(verified)
@@ -185,7 +185,7 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
 /// Posts all writes, with at most `in_flight` in flight and at most `window` ahead of those that the server has
 /// counted. The server reports its count over the socket, which also shows a disconnect.
 async fn writes(
-    args: &Args,
+    args: &JoinArgs,
     (in_flight, window): (usize, u64),
     write: impl Fn(u64) -> Operation<AnyRail>,
     visit: &mut Session,
@@ -215,7 +215,7 @@ async fn writes(
             match visit.hear(words::DONE).await {
                 Ok(Answer::Counted(counted)) => ahead.told(counted),
                 // The server sends nothing while it has nothing to report, however long the writes take.
-                Err(error) if error.ending() == Ending::TimedOut => {}
+                Err(error) if error.ending() == FailureKind::TimedOut => {}
                 Err(error) => return Failure::from(error),
                 Ok(Answer::Checksum(_)) => return Failure::Run("the server sent an unexpected message".to_owned()),
             }

@@ -39,14 +39,14 @@ pub async fn checksum(memory: &Buffer, bytes: usize) -> Result<u32, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ginlab::cuda::{Device, Place};
+    use ginlab::cuda::{Device, MemoryLocation};
     use std::cell::Cell;
     use std::rc::Rc;
 
     /// A slot of several pieces is filled and checksummed while the tasks of other peers continue.
     #[tokio::test]
     async fn checksum_yields_between_chunks() {
-        let memory = Device::Emulated.allocate(Place::Host, 4 * PIECE + 1).expect("a few MiB");
+        let memory = Device::Emulated.allocate(MemoryLocation::Host, 4 * PIECE + 1).expect("a few MiB");
         let turns = Rc::new(Cell::new(0));
         let other = {
             let turns = Rc::clone(&turns);

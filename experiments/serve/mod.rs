@@ -10,17 +10,22 @@ mod server;
 mod window;
 mod words;
 
-use crate::program::{Program, program};
+use crate::program::{CommandSpec, program};
 
-pub const PROGRAMS: &[Program] = &[
+pub const PROGRAMS: &[CommandSpec] = &[
     program!(
         "serve",
         "Run a server whose memory peers write to; they can join, leave or die at any time",
-        server::Args,
+        server::ServeArgs,
         server::run
     ),
-    Program {
+    CommandSpec {
         about: Some(join::ABOUT),
-        ..program!("join", "Join a running server, write into its memory and verify the data", join::Args, join::run)
+        ..program!(
+            "join",
+            "Join a running server, write into its memory and verify the data",
+            join::JoinArgs,
+            join::run
+        )
     },
 ];

@@ -4,7 +4,7 @@ mod joined;
 
 use super::memory::poison;
 use super::window;
-use super::words::{self, Joining, Place, Server};
+use super::words::{self, Joining, ServerHello, SlotGrant};
 use crate::error::Failure;
 use crate::events;
 use crate::rails::{self, RailRequest, Rails};
@@ -12,7 +12,7 @@ use crate::runner::{drive, in_event_loop};
 use crate::visitors;
 use ginlab::bootstrap::session::{Session, SessionListener};
 use ginlab::bootstrap::{process_env, token_for};
-use ginlab::cuda::{Buffer, Choice, Device};
+use ginlab::cuda::{Buffer, Device, DeviceChoice};
 use ginlab::fabric::Access;
 use ginlab::fabric::any::AnyRail;
 use ginlab::fabric::discover::Reach;
@@ -43,7 +43,7 @@ const MOST_WAITING: usize = 64;
 /// Options of `ginlab serve`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct ServeArgs {
     /// Address to listen on; port 0 selects a free port. A loopback address serves only peers on this machine
     #[arg(long, default_value = "127.0.0.1:7002", value_name = "HOST:PORT")]
     listen: String,
@@ -103,7 +103,7 @@ struct Shared {
 }
 
 /// Runs the server.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     // Check before listening: rails are opened only after that.
     let fabric = rails::check_provider(args.provider.as_deref(), &args.domain)?;
     let bytes = args.bytes;
@@ -134,7 +134,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let window = window::share_out(rails.immediates, args.peers)?;
         // Peers on this machine also need the cores.
         rails.flow.give_way(true);
-        let (device, _) = Device::open(Choice::Emulated, 0)?;
+        let (device, _) = Device::open(DeviceChoice::Emulated, 0)?;
         // All memory is allocated before the first peer connects and stays valid until the end, because a provider may
         // still process writes of a dead peer. It is registered once to detect errors early.
         let memory = |_| Ok(Rc::new(device.allocate(rails.place, bytes as usize)?));
@@ -226,7 +226,8 @@ impl Shared {
             let why = "the server's rails reach only its own machine: start it with --listen on a network address";
             return Err(visit.refuse(why.to_owned()).await.into());
         }
-        let server = Server { provider: self.rails.provider.clone(), rails: flow.rails(), local: self.local, bytes };
+        let server =
+            ServerHello { provider: self.rails.provider.clone(), rails: flow.rails(), local: self.local, bytes };
         visit.say(words::SERVER, &server).await?;
         let joining: Joining = visit.hear(words::JOINING).await?;
         if !(1..=bytes).contains(&joining.write_bytes) {
@@ -262,7 +263,7 @@ impl Shared {
         // Writes of the peer may arrive from this point on.
         joined.left = false;
         self.drive(true);
-        visit.say(words::PLACE, &Place { offer, number, tag: joined.tag, window: self.window }).await?;
+        visit.say(words::PLACE, &SlotGrant { offer, number, tag: joined.tag, window: self.window }).await?;
         Ok(joined)
     }
 

@@ -13,7 +13,7 @@ pub const VERDICT: &str = "verdict";
 
 /// First message of the server: how to open rails that reach it.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Server {
+pub struct ServerHello {
     pub provider: String,
     pub rails: usize,
     /// Whether the rails are on the loopback or use shared memory, so that peers on other hosts cannot reach them.
@@ -22,7 +22,7 @@ pub struct Server {
     pub bytes: u64,
 }
 
-impl Server {
+impl ServerHello {
     pub fn reach(&self) -> Reach {
         if self.local { Reach::SameHost } else { Reach::Network }
     }
@@ -40,7 +40,7 @@ pub struct Joining {
 
 /// The peer's slot: it may write to region 0 of the offer, and raises its tag with each write.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Place {
+pub struct SlotGrant {
     pub offer: Offer,
     /// Number of the peer in the server's events.
     pub number: u32,
@@ -53,7 +53,7 @@ pub struct Place {
 /// The peer has finished writing: the number of writes, and the number of bytes from the start of its slot that must be
 /// correct.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Done {
+pub struct WritesDone {
     pub writes: u64,
     pub extent: u64,
 }
@@ -76,6 +76,6 @@ pub struct Checksum {
 
 /// Last message of the peer.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct PeerVerdict {
     pub right: bool,
 }

@@ -5,10 +5,10 @@ use crate::args::{RepeatArgs, SizeArgs};
 use crate::error::Failure;
 use crate::random::RandomArgs;
 use crate::values::{List, counts};
-use crate::world::{Scope, WorldArgs};
+use crate::world::{CallScope, WorldArgs};
 use clap::ValueEnum;
 use clap::builder::ArgPredicate;
-use ginlab::gin::Path;
+use ginlab::gin::PePath;
 use ginlab::measure::size;
 use ginlab::report::each_once;
 use itertools::iproduct;
@@ -35,7 +35,7 @@ const USUAL_GRIDS: [u32; 3] = [1, 8, 32];
 
 /// Measured case. The names are those of NVSHMEM's perftest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Case {
+pub enum ShmemCase {
     /// `p` of one value and quiet, by one thread
     PLatency,
     /// put and quiet
@@ -73,51 +73,55 @@ pub enum Case {
     DataOrder,
 }
 
-impl Case {
+impl ShmemCase {
     /// Returns whether the reported time is half of an iteration.
     pub fn is_there_and_back(self) -> bool {
-        matches!(self, Case::SignalPingPong | Case::PutSignalPingPong | Case::MessagePingPong) || self.sets()
+        matches!(self, ShmemCase::SignalPingPong | ShmemCase::PutSignalPingPong | ShmemCase::MessagePingPong)
+            || self.sets()
     }
 
     /// Returns whether signals are set, which only a mapping supports.
     pub fn sets(self) -> bool {
-        matches!(self, Case::SignalSetPingPong | Case::PutSignalSetPingPong)
+        matches!(self, ShmemCase::SignalSetPingPong | ShmemCase::PutSignalSetPingPong)
     }
 
     /// Returns whether a grid moves bytes.
     pub fn is_bandwidth(self) -> bool {
-        matches!(self, Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth)
+        matches!(self, ShmemCase::PutBandwidth | ShmemCase::PutSignalBandwidth | ShmemCase::GetBandwidth)
     }
 
     /// Returns whether all PEs communicate with each other. In other cases pairs of PEs do.
     pub fn is_of_all(self) -> bool {
-        matches!(self, Case::AllToAll | Case::BarrierAll | Case::DataOrder)
+        matches!(self, ShmemCase::AllToAll | ShmemCase::BarrierAll | ShmemCase::DataOrder)
     }
 
     /// Returns whether bytes are summed over nodes, because many PEs move them at the same time.
     pub fn sums(self) -> bool {
-        self.is_bandwidth() || self == Case::AllToAll
+        self.is_bandwidth() || self == ShmemCase::AllToAll
     }
 
     /// Returns whether the grid is swept. Other cases use one block.
     fn has_grid(self) -> bool {
-        self.is_bandwidth() || self == Case::SignalOrder
+        self.is_bandwidth() || self == ShmemCase::SignalOrder
     }
 
     /// Returns a number that must divide the number of blocks. The number is 2 if half of the blocks put and half
     /// check, or if two blocks put concurrently.
     pub fn least_blocks(self) -> u32 {
-        if matches!(self, Case::SignalOrder | Case::PutLatencyLoaded) { 2 } else { 1 }
+        if matches!(self, ShmemCase::SignalOrder | ShmemCase::PutLatencyLoaded) { 2 } else { 1 }
     }
 
     /// Returns whether the case has no times and only reports wrong bytes.
     pub fn only_checks(self) -> bool {
-        matches!(self, Case::SignalOrder | Case::DataOrder)
+        matches!(self, ShmemCase::SignalOrder | ShmemCase::DataOrder)
     }
 
     /// Returns whether a single thread makes the calls, regardless of the scope.
     fn is_single(self) -> bool {
-        matches!(self, Case::PLatency | Case::SignalPingPong | Case::SignalSetPingPong | Case::AtomicLatency)
+        matches!(
+            self,
+            ShmemCase::PLatency | ShmemCase::SignalPingPong | ShmemCase::SignalSetPingPong | ShmemCase::AtomicLatency
+        )
     }
 }
 
@@ -128,7 +132,7 @@ impl Case {
 #[command(mut_arg("begin", |arg| arg.help("Smallest size; K, M and G are powers of two [default with --random: 1]").default_value_if("random", ArgPredicate::IsPresent, "1")))]
 #[command(mut_arg("end", |arg| arg.help("Largest size [default with --random: 64M]").default_value_if("random", ArgPredicate::IsPresent, "64M")))]
 #[command(mut_arg("factor", |arg| arg.conflicts_with("random")))]
-pub struct Args {
+pub struct ShmemArgs {
     /// Cases to measure; a list to sweep
     #[arg(
         long,
@@ -138,7 +142,7 @@ pub struct Args {
         value_delimiter = ',',
         value_enum
     )]
-    pub cases: Vec<Case>,
+    pub cases: Vec<ShmemCase>,
     /// Threads that make a call together; a list to sweep
     #[arg(
         long,
@@ -148,7 +152,7 @@ pub struct Args {
         value_delimiter = ',',
         value_enum
     )]
-    pub scope: Vec<Scope>,
+    pub scope: Vec<CallScope>,
     #[command(flatten)]
     pub sizes: SizeArgs,
     /// Number of blocks in the bandwidth cases and in signal-order (which requires an even number); a list to sweep
@@ -174,8 +178,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub message_limit: Option<u64>,
     /// Path between PEs: auto, nvlink, rails, direct (the kernel drives the NIC: -p efa-verbs, efa-verbs/soft:p5)
-    #[arg(long, default_value_t = Path::Auto, value_name = "PATH")]
-    pub path: Path,
+    #[arg(long, default_value_t = PePath::Auto, value_name = "PATH")]
+    pub path: PePath,
     /// Command that runs NVSHMEM's side (experiments/shmem/baseline/nvshmem.cu) on two GPUs, interleaved with ginlab's
     #[arg(long, value_name = "COMMAND")]
     pub nvshmem: Option<String>,
@@ -189,7 +193,7 @@ pub struct Args {
     pub world: WorldArgs,
 }
 
-impl Args {
+impl ShmemArgs {
     /// Returns the maximum bytes of a message.
     pub fn longest_message(&self) -> u64 {
         self.message_limit.unwrap_or(32 << 10)
@@ -198,9 +202,9 @@ impl Args {
 
 /// Parameters of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuple {
-    pub case: Case,
-    pub scope: Scope,
+pub struct ShmemConfig {
+    pub case: ShmemCase,
+    pub scope: CallScope,
     /// Bytes per iteration, or for each PE. 0 if only a signal is sent.
     pub bytes: u64,
     pub grid: u32,
@@ -215,43 +219,48 @@ pub struct Tuple {
 }
 
 /// Returns the parameter combinations of all rows that the options select.
-pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
+pub fn tuples(args: &ShmemArgs) -> Result<Vec<ShmemConfig>, Failure> {
     let sizes = args.sizes.list()?;
     if let Some(shapes) = random::tuples(args) {
         return Ok(shapes);
     }
     let usual = USUAL_GRIDS.to_vec();
     let swept = args.grid.as_ref().unwrap_or(&usual);
-    let mut tuples: Vec<Tuple> = Vec::new();
+    let mut tuples: Vec<ShmemConfig> = Vec::new();
     for &case in &args.cases {
         let scopes = match case {
-            Case::PutLatencyLoaded => vec![Scope::Block],
-            _ if case.is_single() => vec![Scope::Thread],
+            ShmemCase::PutLatencyLoaded => vec![CallScope::Block],
+            _ if case.is_single() => vec![CallScope::Thread],
             _ => args.scope.clone(),
         };
         let of_case: Vec<u64> = match case {
-            Case::PLatency | Case::AtomicLatency | Case::SignalPingPong | Case::SignalSetPingPong => vec![8],
-            Case::BarrierAll => vec![0],
-            Case::SignalOrder => vec![ORDER_BYTES],
-            Case::DataOrder => vec![DATA_BYTES],
-            Case::MessagePingPong => sizes.iter().copied().filter(|bytes| *bytes <= args.longest_message()).collect(),
+            ShmemCase::PLatency
+            | ShmemCase::AtomicLatency
+            | ShmemCase::SignalPingPong
+            | ShmemCase::SignalSetPingPong => vec![8],
+            ShmemCase::BarrierAll => vec![0],
+            ShmemCase::SignalOrder => vec![ORDER_BYTES],
+            ShmemCase::DataOrder => vec![DATA_BYTES],
+            ShmemCase::MessagePingPong => {
+                sizes.iter().copied().filter(|bytes| *bytes <= args.longest_message()).collect()
+            }
             _ => sizes.clone(),
         };
         let grids = if case.has_grid() { &swept[..] } else { &[1] };
         tuples.extend(iproduct!(&scopes, &of_case, &args.block, grids).map(|(&scope, &bytes, &threads, &grid)| {
             let block = match scope {
                 // Each thread or warp of the block has its own puts.
-                _ if case == Case::SignalOrder => threads,
-                Scope::Thread => 1,
-                Scope::Warp => 32,
-                Scope::Block => threads,
+                _ if case == ShmemCase::SignalOrder => threads,
+                CallScope::Thread => 1,
+                CallScope::Warp => 32,
+                CallScope::Block => threads,
             };
             let grid = grid.next_multiple_of(case.least_blocks());
             let most = (args.volume / bytes.max(1)).clamp(1, u64::from(args.iterations)) as u32;
             let iterations = if case.only_checks() { args.iterations } else { most };
             let warmup = args.warmup.min(iterations);
             let by_messages = bytes <= args.longest_message();
-            Tuple { case, scope, bytes, grid, block, iterations, warmup, by_messages, to_at: 0, from_at: 0 }
+            ShmemConfig { case, scope, bytes, grid, block, iterations, warmup, by_messages, to_at: 0, from_at: 0 }
         }));
     }
     Ok(each_once(tuples))

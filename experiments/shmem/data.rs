@@ -1,12 +1,12 @@
 //! `data-order`: checks that data is never read before it has arrived, and never written while it is read.
 //! kernels/src/data_check.rs documents the methods.
 
-use super::args::{Case, DATA_BYTES, Tuple};
+use super::args::{DATA_BYTES, ShmemCase, ShmemConfig};
 use crate::error::Failure;
-use crate::world::Scope;
+use crate::world::CallScope;
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::Place;
+use ginlab::cuda::MemoryLocation;
 use ginlab::gin::{Inbox, Program, Signal, Sym, World};
 use kernels::data_check::{self, DataCheck, SOURCES};
 
@@ -18,8 +18,8 @@ pub struct Data {
     rounds: u32,
 }
 
-fn is_asked(tuples: &[Tuple]) -> bool {
-    tuples.iter().any(|tuple| tuple.case == Case::DataOrder)
+fn is_asked(tuples: &[ShmemConfig]) -> bool {
+    tuples.iter().any(|tuple| tuple.case == ShmemCase::DataOrder)
 }
 
 /// Returns the bytes of source and destination.
@@ -28,13 +28,13 @@ pub fn payload(pes: u64) -> u64 {
 }
 
 /// Returns the additional bytes of heap that these parameter combinations need.
-pub fn heap_bytes(tuples: &[Tuple], pes: u64) -> u64 {
+pub fn heap_bytes(tuples: &[ShmemConfig], pes: u64) -> u64 {
     if is_asked(tuples) { 2 * Inbox::bytes(DATA_BYTES, pes as u32) + 4096 } else { 0 }
 }
 
 impl Data {
     /// Allocates inboxes and signals if a row needs them.
-    pub fn open(tuples: &[Tuple], world: &mut World, ranks: &mut Bootstrap) -> Result<Option<Data>, Failure> {
+    pub fn open(tuples: &[ShmemConfig], world: &mut World, ranks: &mut Bootstrap) -> Result<Option<Data>, Failure> {
         if !is_asked(tuples) {
             return Ok(None);
         }
@@ -45,14 +45,14 @@ impl Data {
     /// Runs `repeats` launches. Returns for each PE the number of wrong bytes and of checked bytes.
     pub fn look(
         &mut self,
-        tuple: &Tuple,
+        tuple: &ShmemConfig,
         repeats: u32,
         seed: u32,
         [from, to]: [Sym<u8>; 2],
         world: &mut World,
         ranks: &mut Bootstrap,
     ) -> Result<Vec<[u64; 2]>, Failure> {
-        let found = world.device().allocate(Place::Device, 16)?;
+        let found = world.device().allocate(MemoryLocation::Device, 16)?;
         let bytes = payload(world.n_pes().into());
         for _ in 0..repeats {
             let check = DataCheck {
@@ -79,10 +79,10 @@ impl Data {
 }
 
 /// Returns the kernel that sends, gets and checks.
-pub fn kernel(tuple: &Tuple) -> Kernel<Program<DataCheck>> {
+pub fn kernel(tuple: &ShmemConfig) -> Kernel<Program<DataCheck>> {
     match tuple.scope {
-        Scope::Thread => data_check::DATA_CHECK_THREAD,
-        Scope::Warp => data_check::DATA_CHECK_WARP,
-        Scope::Block => data_check::DATA_CHECK_BLOCK,
+        CallScope::Thread => data_check::DATA_CHECK_THREAD,
+        CallScope::Warp => data_check::DATA_CHECK_WARP,
+        CallScope::Block => data_check::DATA_CHECK_BLOCK,
     }
 }

@@ -1,32 +1,32 @@
 //! Measurement of one parameter combination of `ginlab shmem`: its launches, and those of the baseline's program.
 
 use super::P999;
-use super::args::{Args, Case, Tuple};
+use super::args::{ShmemArgs, ShmemCase, ShmemConfig};
 use super::data::{self, Data};
 use super::fit::kernel;
-use super::nvshmem::{Nvshmem, Times};
+use super::nvshmem::{LaunchTimes, Nvshmem};
 use super::order;
-use super::verify::{self, Slots};
+use super::verify::{self, LaunchSlots};
 use crate::agreed::Agreed;
 use crate::columns::{ALIGNMENT, PROXIES, SCOPE};
 use crate::error::Failure;
 use crate::nodes;
 use crate::random::Ratios;
 use crate::runner::{Rows, percentile};
-use crate::series::{Bench, Measured, Sample};
+use crate::series::{Bench, CaseResults, Sample};
 use crate::values::name;
 use crate::world;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Place};
+use ginlab::cuda::{Buffer, MemoryLocation};
 use ginlab::gin::{Inbox, Signal, Sym, World};
 use ginlab::measure::stats::Summary;
 use ginlab::rails::Counters;
-use ginlab::report::{Row, Status};
-use kernels::shmem::{self, MOVES_GETS, MOVES_PUT_SIGNALS, MOVES_PUTS, SIGNALS_SET, ShmemArgs};
+use ginlab::report::{Row, RowStatus};
+use kernels::shmem::{self, MOVES_GETS, MOVES_PUT_SIGNALS, MOVES_PUTS, SIGNALS_SET, ShmemKernelArgs};
 
 /// State of one rank.
 pub struct Shmem {
-    pub(super) args: Args,
+    pub(super) args: ShmemArgs,
     pub(super) world: World,
     /// Columns of rows in which pairs of PEs communicate, and of those in which all PEs do.
     agreed: [Agreed; 2],
@@ -36,8 +36,8 @@ pub struct Shmem {
     pub(super) signal: Signal,
     exchanged: Signal,
     /// Inboxes of ping-pongs between pairs and of exchanges between all PEs. Each counts its own rounds.
-    pairs: Mail,
-    all: Mail,
+    pairs: InboxRounds,
+    all: InboxRounds,
     /// Number of exchanges by puts.
     puts: u32,
     /// Signals of [`MOVES_PUT_SIGNALS`] sent to a PE, over all launches.
@@ -66,14 +66,14 @@ pub(super) struct Part {
 }
 
 /// An inbox, and the number of its rounds so far.
-struct Mail {
+struct InboxRounds {
     inbox: Inbox,
     rounds: u32,
 }
 
 impl Shmem {
     /// Returns the bytes of heap that the parameter combinations need.
-    pub fn heap_bytes(tuples: &[Tuple], pes: u64, message_limit: u64) -> u64 {
+    pub fn heap_bytes(tuples: &[ShmemConfig], pes: u64, message_limit: u64) -> u64 {
         let [source, target] = verify::longest(tuples, pes);
         let checked = tuples.iter().map(order::heap_bytes).max().unwrap_or(0);
         let inboxes = 2 * Inbox::bytes(message_limit.next_multiple_of(8), pes as u32);
@@ -87,7 +87,12 @@ impl Shmem {
             + (1 << 16)
     }
 
-    pub fn open(args: &Args, mut world: World, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Shmem, Failure> {
+    pub fn open(
+        args: &ShmemArgs,
+        mut world: World,
+        tuples: &[ShmemConfig],
+        ranks: &mut Bootstrap,
+    ) -> Result<Shmem, Failure> {
         let pes = u64::from(world.n_pes());
         let [source, target] = verify::longest(tuples, pes);
         let words = tuples
@@ -95,7 +100,7 @@ impl Shmem {
             .map(|tuple| (shmem::latency_words(tuple.iterations) + 1).max(2 * tuple.grid as usize))
             .max()
             .unwrap_or(2);
-        let times = world.device().allocate(Place::Device, words * 8)?;
+        let times = world.device().allocate(MemoryLocation::Device, words * 8)?;
         let baseline = match &args.nvshmem {
             Some(command) if ranks.rank() == 0 => Some(Nvshmem::start(command, args.world.meet.timeout)?),
             _ => None,
@@ -108,8 +113,8 @@ impl Shmem {
             word: world.alloc(ranks, verify::words(tuples))?,
             signal: world.signals(ranks, 2)?,
             exchanged: world.signals(ranks, world.n_pes())?,
-            pairs: Mail { inbox: world.inbox(ranks, args.longest_message())?, rounds: 0 },
-            all: Mail { inbox: world.inbox(ranks, args.longest_message())?, rounds: 0 },
+            pairs: InboxRounds { inbox: world.inbox(ranks, args.longest_message())?, rounds: 0 },
+            all: InboxRounds { inbox: world.inbox(ranks, args.longest_message())?, rounds: 0 },
             data: Data::open(tuples, &mut world, ranks)?,
             puts: 0,
             streamed: 0,
@@ -122,7 +127,7 @@ impl Shmem {
         })
     }
 
-    pub async fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    pub async fn measure(&mut self, tuple: &ShmemConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.number += 1;
         if tuple.case.only_checks() {
             return self.look(tuple, ranks);
@@ -133,28 +138,28 @@ impl Shmem {
         let begins = me.is_multiple_of(2);
         let together = tuple.case.is_of_all();
         let by_rails = self.agreed[0].by_rails;
-        if (tuple.case == Case::AtomicLatency || tuple.case.sets()) && by_rails {
+        if (tuple.case == ShmemCase::AtomicLatency || tuple.case.sets()) && by_rails {
             let mut row = self.row(tuple);
             let why = if tuple.case.sets() { "rails only add to signals" } else { "rails have no fetching atomics" };
-            row.status = Status::Skipped(why.into());
+            row.status = RowStatus::Skipped(why.into());
             return Ok(vec![(row, Vec::new())]);
         }
         // One-sided calls are made by the PEs that start. Only the other PEs' proxies take part.
         let both = together || tuple.case.is_there_and_back();
         let takes_part = together || pairs && (both || begins);
         let part = Part { peer, pairs, begins, takes_part, waits: both };
-        let slots = Slots::timed(tuple, self.world.n_pes().into());
+        let slots = LaunchSlots::timed(tuple, self.world.n_pes().into());
         let cases = if self.args.nvshmem.is_some() { &[Side::Ginlab, Side::Nvshmem][..] } else { &[Side::Ginlab] };
         let series = self.args.repeat.series("a launch");
         let mut launches = Launches { shmem: self, tuple, part, slots, counted: 0 };
         let Some(results) = series.measure(&mut launches, cases, ranks).await? else { return Ok(Rows::new()) };
         let bytes = match tuple.case {
             // The size is that of the load. The measured put moves one word.
-            Case::PutLatencyLoaded => 8,
+            ShmemCase::PutLatencyLoaded => 8,
             _ if together => tuple.bytes * u64::from(self.world.n_pes() - 1),
             _ => tuple.bytes,
         };
-        let row = |side, measured: &Measured| match side {
+        let row = |side, measured: &CaseResults| match side {
             Side::Ginlab => filled(self.row(tuple), bytes, measured),
             Side::Nvshmem => filled_by_nvshmem(self.row(tuple), bytes, measured),
         };
@@ -178,10 +183,10 @@ impl Shmem {
     }
 
     /// Returns a row without times, for cases that only check.
-    fn look(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    fn look(&mut self, tuple: &ShmemConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let (repeats, seed, world) = (self.args.repeat.repeats, self.number, &mut self.world);
         let all = match &mut self.data {
-            _ if tuple.case == Case::SignalOrder => order::look(tuple, repeats, seed, world, ranks)?,
+            _ if tuple.case == ShmemCase::SignalOrder => order::look(tuple, repeats, seed, world, ranks)?,
             Some(data) => data.look(tuple, repeats, seed, [self.from, self.to], world, ranks)?,
             None => return Err(Failure::Run("data-order has no inboxes".into())),
         };
@@ -193,7 +198,7 @@ impl Shmem {
         Ok(vec![(row, Vec::new())])
     }
 
-    fn row(&self, tuple: &Tuple) -> Row {
+    fn row(&self, tuple: &ShmemConfig) -> Row {
         let agreed = &self.agreed[usize::from(tuple.case.is_of_all())];
         let mut row = agreed.row("shmem", name(tuple.case), &self.world);
         row.size_bytes = Some(tuple.bytes);
@@ -209,28 +214,28 @@ impl Shmem {
     }
 
     /// Sets the alignment of a random shape.
-    fn align(&self, row: &mut Row, tuple: &Tuple) {
+    fn align(&self, row: &mut Row, tuple: &ShmemConfig) {
         if self.args.random.random.is_some() {
             row.set(&ALIGNMENT, format!("{}/{}", tuple.to_at, tuple.from_at));
         }
     }
 
     /// Returns the counter of a case's iterations over all launches, if it has one.
-    fn rounds(&mut self, tuple: &Tuple) -> Option<&mut u32> {
+    fn rounds(&mut self, tuple: &ShmemConfig) -> Option<&mut u32> {
         match tuple.case {
-            Case::MessagePingPong => Some(&mut self.pairs.rounds),
-            Case::AllToAll if tuple.by_messages => Some(&mut self.all.rounds),
-            Case::AllToAll => Some(&mut self.puts),
+            ShmemCase::MessagePingPong => Some(&mut self.pairs.rounds),
+            ShmemCase::AllToAll if tuple.by_messages => Some(&mut self.all.rounds),
+            ShmemCase::AllToAll => Some(&mut self.puts),
             _ => None,
         }
     }
 
     /// Counts the iterations of one launch.
-    pub(super) fn advance(&mut self, tuple: &Tuple) {
+    pub(super) fn advance(&mut self, tuple: &ShmemConfig) {
         if let Some(rounds) = self.rounds(tuple) {
             *rounds += tuple.warmup + tuple.iterations;
         }
-        if tuple.case == Case::PutSignalBandwidth {
+        if tuple.case == ShmemCase::PutSignalBandwidth {
             self.streamed += u64::from(tuple.iterations) * verify::callers(tuple);
         }
     }
@@ -238,22 +243,22 @@ impl Shmem {
     /// Runs one launch. Returns the microseconds of each iteration.
     pub(super) fn launch(
         &mut self,
-        tuple: &Tuple,
+        tuple: &ShmemConfig,
         peer: u32,
         counted: u64,
-        slots: Slots,
+        slots: LaunchSlots,
         ranks: &mut Bootstrap,
     ) -> Result<Vec<f64>, Failure> {
         let bytes = verify::payload(tuple, u64::from(self.world.n_pes()));
-        let Slots { places, step, to_step } = slots;
-        let args = ShmemArgs {
+        let LaunchSlots { places, step, to_step } = slots;
+        let args = ShmemKernelArgs {
             places,
             step,
             to_step,
             moves: match tuple.case {
-                Case::GetBandwidth => MOVES_GETS,
-                Case::PutSignalBandwidth => MOVES_PUT_SIGNALS,
-                Case::PutSignalSetPingPong => SIGNALS_SET,
+                ShmemCase::GetBandwidth => MOVES_GETS,
+                ShmemCase::PutSignalBandwidth => MOVES_PUT_SIGNALS,
+                ShmemCase::PutSignalSetPingPong => SIGNALS_SET,
                 _ => MOVES_PUTS,
             },
             warmup: tuple.warmup,
@@ -266,13 +271,13 @@ impl Shmem {
             signal: self.signal,
             exchanged: self.exchanged,
             streamed: self.signal.at(1),
-            inbox: if tuple.case == Case::AllToAll { self.all.inbox } else { self.pairs.inbox },
+            inbox: if tuple.case == ShmemCase::AllToAll { self.all.inbox } else { self.pairs.inbox },
             peer: peer.min(self.world.n_pes() - 1),
             begins: self.world.my_pe().is_multiple_of(2).into(),
             times: self.times.pointer(),
         };
         let kernel = kernel(tuple);
-        if tuple.case == Case::PutLatencyLoaded {
+        if tuple.case == ShmemCase::PutLatencyLoaded {
             self.times.write(shmem::latency_words(tuple.iterations) * 8, &[0u64])?;
         }
         // SAFETY: the arguments belong to this world, and `times` has the size that the parameter combination requires.
@@ -307,9 +312,9 @@ const LAST: usize = 2;
 /// The launches of a parameter combination.
 struct Launches<'a> {
     shmem: &'a mut Shmem,
-    tuple: &'a Tuple,
+    tuple: &'a ShmemConfig,
     part: Part,
-    slots: Slots,
+    slots: LaunchSlots,
     /// Sum of the signal before the launch.
     counted: u64,
 }
@@ -334,7 +339,7 @@ impl Bench for Launches<'_> {
         let (shmem, tuple, part) = (&mut *self.shmem, self.tuple, self.part);
         if side == Side::Nvshmem {
             let Some(baseline) = &mut shmem.baseline else { return Ok(Sample::default()) };
-            let sample = |times: Times| Sample {
+            let sample = |times: LaunchTimes| Sample {
                 times: vec![times.p50],
                 parts: vec![vec![times.min], vec![times.p99], vec![times.p999]],
             };
@@ -359,7 +364,7 @@ impl Bench for Launches<'_> {
 }
 
 /// Sets the results of ginlab's launches.
-fn filled(mut row: Row, bytes: u64, measured: &Measured) -> Row {
+fn filled(mut row: Row, bytes: u64, measured: &CaseResults) -> Row {
     measured.fill(&mut row, bytes, 1);
     let mut singles = measured.of_rank_0(SINGLES);
     if !singles.is_empty() {
@@ -373,7 +378,7 @@ fn filled(mut row: Row, bytes: u64, measured: &Measured) -> Row {
 }
 
 /// Creates the row of NVSHMEM's program, whose parameters are those of `ours`.
-fn filled_by_nvshmem(ours: Row, bytes: u64, measured: &Measured) -> Row {
+fn filled_by_nvshmem(ours: Row, bytes: u64, measured: &CaseResults) -> Row {
     let mut row = Row::new("shmem", format!("nvshmem-{}", ours.case), &*ours.device, "nvshmem");
     (row.ranks, row.size_bytes, row.iterations) = (ours.ranks, ours.size_bytes, ours.iterations);
     (row.grid, row.block) = (ours.grid, ours.block);
@@ -389,7 +394,7 @@ fn filled_by_nvshmem(ours: Row, bytes: u64, measured: &Measured) -> Row {
 }
 
 /// Returns a shape in words.
-fn told(tuple: &Tuple) -> String {
-    let Tuple { case, scope, bytes, grid, block, to_at, from_at, .. } = tuple;
+fn told(tuple: &ShmemConfig) -> String {
+    let ShmemConfig { case, scope, bytes, grid, block, to_at, from_at, .. } = tuple;
     format!("{} {bytes} B, {} of {block}, grid {grid}, alignment {to_at}/{from_at}", name(*case), name(*scope))
 }

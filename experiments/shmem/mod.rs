@@ -13,24 +13,24 @@ use crate::columns::{ALIGNMENT, PROXIES, RULE, SCOPE, SHARING};
 use crate::error::Failure;
 use crate::nodes;
 use crate::output::OutputArgs;
-use crate::program::Program;
+use crate::program::CommandSpec;
 use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::usage;
 use crate::world;
-use args::{Args, Tuple, tuples};
+use args::{ShmemArgs, ShmemConfig, tuples};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::gin::{GinError, World};
 use ginlab::report::{About, Column, Header, Headline, Plot};
 use measure::Shmem;
 
-pub const PROGRAMS: &[Program] = &[program::<Shmem>()];
+pub const PROGRAMS: &[CommandSpec] = &[program::<Shmem>()];
 
 const P999: Column =
     Column::measured("time_us_p999", "us", "99.9th percentile of the times, nearest rank").shown("p99.9", 8);
 
 impl Experiment for Shmem {
-    type Args = Args;
-    type Tuple = Tuple;
+    type Args = ShmemArgs;
+    type Config = ShmemConfig;
 
     const ABOUT: About = About {
         columns: &[
@@ -56,7 +56,7 @@ impl Experiment for Shmem {
         ..About::new("shmem", "Measure puts, gets, signals and all-to-all from kernels, over NVLink or rails")
     };
 
-    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+    fn plan(args: &mut ShmemArgs) -> Result<Plan<ShmemConfig>, Failure> {
         let tuples = tuples(args)?;
         order::check(&tuples)?;
         let fingerprint = vec![
@@ -73,7 +73,11 @@ impl Experiment for Shmem {
         Ok(Plan::of_ranks(tuples, ranks))
     }
 
-    async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Shmem, Header), Failure> {
+    async fn open(
+        args: &ShmemArgs,
+        tuples: &mut Vec<ShmemConfig>,
+        ranks: &mut Bootstrap,
+    ) -> Result<(Shmem, Header), Failure> {
         let pes = ranks.size() as u64;
         let heap_bytes = Shmem::heap_bytes(tuples, pes, args.longest_message());
         let world = World::open(ranks, &args.world.options(args.path, heap_bytes)?)?;
@@ -92,7 +96,7 @@ impl Experiment for Shmem {
         Ok((shmem, header))
     }
 
-    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    async fn tuple(&mut self, tuple: &ShmemConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.measure(tuple, ranks).await
     }
 

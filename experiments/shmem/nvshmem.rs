@@ -1,6 +1,6 @@
 //! NVSHMEM's side of a comparison: a separate program (baseline/nvshmem.cu) that measures on request, line by line.
 
-use super::args::Tuple;
+use super::args::ShmemConfig;
 use crate::error::Failure;
 use crate::values::name;
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Times of one launch in microseconds, defined like ginlab's: one-way times for ping-pongs.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct LaunchTimes {
     pub min: f64,
     pub p50: f64,
     pub p99: f64,
@@ -57,8 +57,8 @@ impl Nvshmem {
     }
 
     /// Requests one launch. Returns `None` if the program does not support the case.
-    pub fn measure(&mut self, tuple: &Tuple) -> Result<Option<Times>, Failure> {
-        let Tuple { case, scope, bytes, grid, block, iterations, warmup, to_at, from_at, .. } = tuple;
+    pub fn measure(&mut self, tuple: &ShmemConfig) -> Result<Option<LaunchTimes>, Failure> {
+        let ShmemConfig { case, scope, bytes, grid, block, iterations, warmup, to_at, from_at, .. } = tuple;
         let shape = format!("{bytes} {grid} {block} {warmup} {iterations} {to_at} {from_at}");
         let request = format!("{} {} {shape}", name(*case), name(*scope));
         let failed = |what: &str| Failure::Run(format!("NVSHMEM baseline, request {request:?}: {what}"));
@@ -66,7 +66,7 @@ impl Nvshmem {
         writeln!(requests, "{request}").and_then(|()| requests.flush()).map_err(|error| failed(&error.to_string()))?;
         let answer = self.line("times ").ok_or_else(|| failed("no answer in time"))?;
         let numbers: Vec<f64> = answer.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        Ok(<[f64; 4]>::try_from(numbers).ok().map(|[min, p50, p99, p999]| Times { min, p50, p99, p999 }))
+        Ok(<[f64; 4]>::try_from(numbers).ok().map(|[min, p50, p99, p999]| LaunchTimes { min, p50, p99, p999 }))
     }
 }
 

@@ -3,31 +3,36 @@
 //! A lane moves at most [`LANE_BYTES`] in a call and [`LANE_VOLUME`] in a launch: a baseline that copies byte by byte
 //! takes about 10 ms for the former. With these limits, 200 shapes take less than five minutes.
 
-use super::args::{Args, Case, Tuple};
-use crate::random::Random;
-use crate::world::Scope;
+use super::args::{ShmemArgs, ShmemCase, ShmemConfig};
+use crate::random::SeededChoices;
+use crate::world::CallScope;
 use ginlab::report::each_once;
 
-const CASES: [Case; 5] =
-    [Case::PutLatency, Case::GetLatency, Case::PutSignalPingPong, Case::PutBandwidth, Case::GetBandwidth];
+const CASES: [ShmemCase; 5] = [
+    ShmemCase::PutLatency,
+    ShmemCase::GetLatency,
+    ShmemCase::PutSignalPingPong,
+    ShmemCase::PutBandwidth,
+    ShmemCase::GetBandwidth,
+];
 const LANE_BYTES: u64 = 64 << 10;
 const LANE_VOLUME: u64 = 256 << 10;
 /// Largest grid.
 const BLOCKS: u64 = 32;
 
 /// Returns the random shapes that the options select, or `None` without `--random`.
-pub fn tuples(args: &Args) -> Option<Vec<Tuple>> {
+pub fn tuples(args: &ShmemArgs) -> Option<Vec<ShmemConfig>> {
     Some(each_once(args.random.generators()?.map(|random| shape(args, random))))
 }
 
-fn shape(args: &Args, mut random: Random) -> Tuple {
+fn shape(args: &ShmemArgs, mut random: SeededChoices) -> ShmemConfig {
     let case = random.one(&CASES);
     let blocks = 32 * random.from(1, 32) as u32;
     let (scope, block) = match random.from(0, 2) {
-        _ if case.is_bandwidth() => (Scope::Block, blocks),
-        0 => (Scope::Thread, 1),
-        1 => (Scope::Warp, 32),
-        _ => (Scope::Block, blocks),
+        _ if case.is_bandwidth() => (CallScope::Block, blocks),
+        0 => (CallScope::Thread, 1),
+        1 => (CallScope::Warp, 32),
+        _ => (CallScope::Block, blocks),
     };
     let grid = if case.is_bandwidth() { random.from(2, BLOCKS) } else { 1 };
     let lanes = grid * u64::from(block);
@@ -36,7 +41,7 @@ fn shape(args: &Args, mut random: Random) -> Tuple {
     let bytes = random.size_within(least, args.sizes.end.min(lanes * LANE_BYTES).max(least));
     let volume = args.volume.min(lanes * LANE_VOLUME);
     let iterations = (volume / bytes).clamp(1, args.iterations.into()) as u32;
-    Tuple {
+    ShmemConfig {
         case,
         scope,
         bytes,

@@ -5,11 +5,11 @@
 //! bytes are verified by their effect: the sum of signals or atomics. A barrier has no such effect, so its row has no
 //! verdict.
 
-use super::args::{Case, Tuple};
+use super::args::{ShmemCase, ShmemConfig};
 use super::data;
 use super::measure::{Part, Shmem};
 use crate::error::Failure;
-use crate::world::Scope;
+use crate::world::CallScope;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::gin::Signal;
 use ginlab::measure::pattern;
@@ -27,7 +27,7 @@ const MOST_TURNS: u32 = 1024;
 
 /// Slots of one launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slots {
+pub struct LaunchSlots {
     /// Number of slots, a power of two.
     pub places: u32,
     /// Distance in bytes between slots of the source.
@@ -36,19 +36,19 @@ pub struct Slots {
     pub to_step: u64,
 }
 
-impl Slots {
+impl LaunchSlots {
     /// Returns the slots of a timed launch. Gets read from several: a get of one slot would load from L1, which is not
     /// invalidated between iterations.
-    pub fn timed(tuple: &Tuple, pes: u64) -> Slots {
+    pub fn timed(tuple: &ShmemConfig, pes: u64) -> LaunchSlots {
         let step = step(tuple, pes);
-        let places = if tuple.case == Case::GetLatency { (BEYOND_L1 / step).max(1) } else { 1 };
-        Slots { places: 1 << places.ilog2(), step, to_step: 0 }
+        let places = if tuple.case == ShmemCase::GetLatency { (BEYOND_L1 / step).max(1) } else { 1 };
+        LaunchSlots { places: 1 << places.ilog2(), step, to_step: 0 }
     }
 
     /// Returns the slots of the verified pass, one per iteration.
-    pub fn verified(tuple: &Tuple, pes: u64) -> Slots {
+    pub fn verified(tuple: &ShmemConfig, pes: u64) -> LaunchSlots {
         let step = step(tuple, pes);
-        Slots { places: most_turns(tuple, pes).next_power_of_two(), step, to_step: step }
+        LaunchSlots { places: most_turns(tuple, pes).next_power_of_two(), step, to_step: step }
     }
 
     /// Returns the bytes from the first slot to the end of the last one.
@@ -58,22 +58,22 @@ impl Slots {
 }
 
 /// Returns the distance in bytes between slots.
-fn step(tuple: &Tuple, pes: u64) -> u64 {
+fn step(tuple: &ShmemConfig, pes: u64) -> u64 {
     payload(tuple, pes).next_multiple_of(LINE).max(LINE)
 }
 
 /// Returns the bytes of one iteration. For an exchange, returns the sum over all PEs.
-pub fn payload(tuple: &Tuple, pes: u64) -> u64 {
+pub fn payload(tuple: &ShmemConfig, pes: u64) -> u64 {
     match tuple.case {
-        Case::AllToAll => tuple.bytes * pes,
-        Case::DataOrder => data::payload(pes),
+        ShmemCase::AllToAll => tuple.bytes * pes,
+        ShmemCase::DataOrder => data::payload(pes),
         _ => tuple.bytes,
     }
 }
 
 /// Returns the maximum number of iterations of the verified pass, for any grid. It is limited by the number of timed
 /// iterations and by the number of slots.
-fn most_turns(tuple: &Tuple, pes: u64) -> u32 {
+fn most_turns(tuple: &ShmemConfig, pes: u64) -> u32 {
     if tuple.case.only_checks() {
         return 1;
     }
@@ -82,34 +82,34 @@ fn most_turns(tuple: &Tuple, pes: u64) -> u32 {
 }
 
 /// Returns the iterations of the verified pass, each of which has calls of the whole grid.
-fn turns(tuple: &Tuple, pes: u64) -> u32 {
+fn turns(tuple: &ShmemConfig, pes: u64) -> u32 {
     let calls = callers(tuple).clamp(1, u64::from(MOST_TURNS) / 2) as u32;
     most_turns(tuple, pes).min(MOST_TURNS / calls)
 }
 
 /// Returns the number of calls in one iteration of a grid, each for its own part of the bytes.
-pub fn callers(tuple: &Tuple) -> u64 {
+pub fn callers(tuple: &ShmemConfig) -> u64 {
     let of_block = match tuple.scope {
         _ if !tuple.case.is_bandwidth() => return 1,
-        Scope::Thread => tuple.block,
-        Scope::Warp => tuple.block.div_ceil(32),
-        Scope::Block => 1,
+        CallScope::Thread => tuple.block,
+        CallScope::Warp => tuple.block.div_ceil(32),
+        CallScope::Block => 1,
     };
     u64::from(tuple.grid) * u64::from(of_block)
 }
 
 /// Returns the number of words for values, one per iteration of a verified pass.
-pub fn words(tuples: &[Tuple]) -> u64 {
-    let needs = |tuple: &Tuple| matches!(tuple.case, Case::PLatency | Case::PutLatencyLoaded);
+pub fn words(tuples: &[ShmemConfig]) -> u64 {
+    let needs = |tuple: &ShmemConfig| matches!(tuple.case, ShmemCase::PLatency | ShmemCase::PutLatencyLoaded);
     if tuples.iter().any(needs) { MOST_TURNS.into() } else { 1 }
 }
 
 /// Returns the longest source and destination of all parameter combinations.
-pub fn longest(tuples: &[Tuple], pes: u64) -> [u64; 2] {
+pub fn longest(tuples: &[ShmemConfig], pes: u64) -> [u64; 2] {
     let (mut source, mut target) = (8, 8);
     for tuple in tuples {
         let payload = payload(tuple, pes);
-        let (timed, verified) = (Slots::timed(tuple, pes), Slots::verified(tuple, pes));
+        let (timed, verified) = (LaunchSlots::timed(tuple, pes), LaunchSlots::verified(tuple, pes));
         for slots in [timed, verified] {
             source = source.max(slots.span(slots.step, payload) + u64::from(tuple.from_at));
             target = target.max(slots.span(slots.to_step, payload) + u64::from(tuple.to_at));
@@ -127,10 +127,15 @@ struct Before {
 impl Shmem {
     /// Runs the verified pass. Returns the number of errors on this PE: wrong bytes, or missing or additional signals
     /// and atomics. `None` if nothing was compared here.
-    pub(super) fn verify(&mut self, tuple: &Tuple, part: Part, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+    pub(super) fn verify(
+        &mut self,
+        tuple: &ShmemConfig,
+        part: Part,
+        ranks: &mut Bootstrap,
+    ) -> Result<Option<u64>, Failure> {
         let pes = u64::from(self.world.n_pes());
-        let pass = Tuple { warmup: 0, iterations: turns(tuple, pes), ..*tuple };
-        let slots = Slots::verified(tuple, pes);
+        let pass = ShmemConfig { warmup: 0, iterations: turns(tuple, pes), ..*tuple };
+        let slots = LaunchSlots::verified(tuple, pes);
         self.prepare(&pass, part, slots)?;
         let before =
             Before { signal: self.world.signal(self.signal)?, word: self.world.read(self.word.slice(0, 1))?[0] };
@@ -150,9 +155,9 @@ impl Shmem {
     }
 
     /// Writes the payload of each iteration to its slot, and poisons the destination.
-    fn prepare(&mut self, pass: &Tuple, part: Part, slots: Slots) -> Result<(), Failure> {
+    fn prepare(&mut self, pass: &ShmemConfig, part: Part, slots: LaunchSlots) -> Result<(), Failure> {
         let me = self.world.my_pe();
-        if pass.case == Case::PLatency || pass.case == Case::PutLatencyLoaded {
+        if pass.case == ShmemCase::PLatency || pass.case == ShmemCase::PutLatencyLoaded {
             let words =
                 (0..pass.iterations).map(|turn| self.word_of(pass, if part.begins { me } else { part.peer }, turn));
             let words: Vec<u64> = if part.begins { words.collect() } else { words.map(|word| !word).collect() };
@@ -183,16 +188,16 @@ impl Shmem {
     }
 
     /// Fills the source of an iteration. For an exchange, the source has a block for each PE.
-    fn fill(&self, pass: &Tuple, slot: u32, bytes: &mut [u8]) {
-        let blocks = if pass.case == Case::AllToAll { self.world.n_pes() } else { 1 };
+    fn fill(&self, pass: &ShmemConfig, slot: u32, bytes: &mut [u8]) {
+        let blocks = if pass.case == ShmemCase::AllToAll { self.world.n_pes() } else { 1 };
         for (block, bytes) in (0..).zip(bytes.chunks_mut((pass.bytes as usize).max(1))) {
             pattern::fill(bytes, pattern::seed(self.world.my_pe(), self.number, slot * blocks + block));
         }
     }
 
     /// Fills `bytes` with the expected destination of an iteration.
-    fn expect(&self, pass: &Tuple, part: Part, slot: u32, bytes: &mut [u8]) {
-        if pass.case != Case::AllToAll {
+    fn expect(&self, pass: &ShmemConfig, part: Part, slot: u32, bytes: &mut [u8]) {
+        if pass.case != ShmemCase::AllToAll {
             return pattern::fill(bytes, pattern::seed(part.peer, self.number, slot));
         }
         let mine = slot * self.world.n_pes() + self.world.my_pe();
@@ -202,42 +207,53 @@ impl Shmem {
     }
 
     /// Returns the word that PE `from` sends in an iteration.
-    fn word_of(&self, pass: &Tuple, from: u32, turn: u32) -> u64 {
+    fn word_of(&self, pass: &ShmemConfig, from: u32, turn: u32) -> u64 {
         // The kernel of `p` sends the number of the iteration.
-        if pass.case == Case::PLatency { turn.into() } else { pattern::word(pattern::seed(from, self.number, turn), 1) }
+        if pass.case == ShmemCase::PLatency {
+            turn.into()
+        } else {
+            pattern::word(pattern::seed(from, self.number, turn), 1)
+        }
     }
 
     /// Returns whether this PE's destination is written.
-    fn receives(&self, case: Case, part: Part) -> bool {
+    fn receives(&self, case: ShmemCase, part: Part) -> bool {
         match case {
-            Case::AllToAll => true,
-            Case::PutSignalPingPong | Case::PutSignalSetPingPong | Case::MessagePingPong => part.pairs,
-            Case::PutLatency | Case::PutLatencyLoaded | Case::PutBandwidth | Case::PutSignalBandwidth => {
-                part.pairs && !part.begins
-            }
-            Case::GetLatency | Case::GetBandwidth => part.pairs && part.begins,
+            ShmemCase::AllToAll => true,
+            ShmemCase::PutSignalPingPong | ShmemCase::PutSignalSetPingPong | ShmemCase::MessagePingPong => part.pairs,
+            ShmemCase::PutLatency
+            | ShmemCase::PutLatencyLoaded
+            | ShmemCase::PutBandwidth
+            | ShmemCase::PutSignalBandwidth => part.pairs && !part.begins,
+            ShmemCase::GetLatency | ShmemCase::GetBandwidth => part.pairs && part.begins,
             _ => false,
         }
     }
 
-    fn wrong(&self, pass: &Tuple, part: Part, slots: Slots, before: &Before) -> Result<Option<u64>, Failure> {
+    fn wrong(
+        &self,
+        pass: &ShmemConfig,
+        part: Part,
+        slots: LaunchSlots,
+        before: &Before,
+    ) -> Result<Option<u64>, Failure> {
         let turns = u64::from(pass.iterations);
         let answers = part.pairs && !part.begins;
         let missing = |found: u64, wanted: u64| Some(found.abs_diff(wanted));
         Ok(match pass.case {
-            Case::PLatency if answers => Some(self.wrong_words(pass, part)?),
-            Case::AtomicLatency if answers => {
+            ShmemCase::PLatency if answers => Some(self.wrong_words(pass, part)?),
+            ShmemCase::AtomicLatency if answers => {
                 missing(self.world.read(self.word.slice(0, 1))?[0], before.word.wrapping_add(turns))
             }
-            Case::SignalPingPong | Case::SignalSetPingPong if part.pairs => {
+            ShmemCase::SignalPingPong | ShmemCase::SignalSetPingPong if part.pairs => {
                 missing(self.settled(self.signal, before.signal + turns)?, before.signal + turns)
             }
-            Case::PutSignalBandwidth if answers => {
+            ShmemCase::PutSignalBandwidth if answers => {
                 // Includes signals of earlier launches, which no kernel has waited for.
                 let signals = self.settled(self.signal.at(1), self.streamed)?.abs_diff(self.streamed);
                 Some(signals + self.wrong_bytes(pass, part, slots)?)
             }
-            Case::PutLatencyLoaded if answers => {
+            ShmemCase::PutLatencyLoaded if answers => {
                 Some(self.wrong_words(pass, part)? + self.wrong_bytes(pass, part, slots)?)
             }
             case if self.receives(case, part) && pass.bytes > 0 => Some(self.wrong_bytes(pass, part, slots)?),
@@ -257,7 +273,7 @@ impl Shmem {
         Ok(sum)
     }
 
-    fn wrong_words(&self, pass: &Tuple, part: Part) -> Result<u64, Failure> {
+    fn wrong_words(&self, pass: &ShmemConfig, part: Part) -> Result<u64, Failure> {
         let found = self.world.read(self.word.slice(0, pass.iterations.into()))?;
         let bytes = |(turn, word): (u32, &u64)| {
             let differ = (word ^ self.word_of(pass, part.peer, turn)).to_ne_bytes();
@@ -266,14 +282,14 @@ impl Shmem {
         Ok((0..).zip(&found).map(bytes).sum())
     }
 
-    fn wrong_bytes(&self, pass: &Tuple, part: Part, slots: Slots) -> Result<u64, Failure> {
+    fn wrong_bytes(&self, pass: &ShmemConfig, part: Part, slots: LaunchSlots) -> Result<u64, Failure> {
         let pes = u64::from(self.world.n_pes());
         let length = payload(pass, pes) as usize;
         let found = self.world.read(self.to.slice(pass.to_at.into(), slots.span(slots.to_step, length as u64)))?;
         let mut expected = vec![0u8; length];
         let (mut wrong, mut unwritten) = (0, 0);
         // The load ends with the measured puts. Slots after its last put still contain poison.
-        let is_load = pass.case == Case::PutLatencyLoaded;
+        let is_load = pass.case == ShmemCase::PutLatencyLoaded;
         let compared = if is_load { slots.places } else { pass.iterations };
         for slot in 0..compared {
             self.expect(pass, part, slot, &mut expected);
@@ -294,10 +310,14 @@ impl Shmem {
 }
 
 /// Returns whether the iterations of a case move bytes between slots.
-fn moves_slots(case: Case) -> bool {
+fn moves_slots(case: ShmemCase) -> bool {
     !matches!(
         case,
-        Case::PLatency | Case::AtomicLatency | Case::SignalPingPong | Case::SignalSetPingPong | Case::BarrierAll
+        ShmemCase::PLatency
+            | ShmemCase::AtomicLatency
+            | ShmemCase::SignalPingPong
+            | ShmemCase::SignalSetPingPong
+            | ShmemCase::BarrierAll
     )
 }
 
@@ -306,10 +326,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn tuple(case: Case, bytes: u64, iterations: u32) -> Tuple {
-        Tuple {
+    fn tuple(case: ShmemCase, bytes: u64, iterations: u32) -> ShmemConfig {
+        ShmemConfig {
             case,
-            scope: Scope::Block,
+            scope: CallScope::Block,
             bytes,
             grid: 1,
             block: 32,
@@ -324,21 +344,21 @@ mod tests {
     proptest! {
         #[test]
         fn timed_gets_exceed_l1_cache(bytes in 0u64..3 << 20) {
-            let get = tuple(Case::GetLatency, bytes, 1);
-            let Slots { places, step, to_step } = Slots::timed(&get, 2);
+            let get = tuple(ShmemCase::GetLatency, bytes, 1);
+            let LaunchSlots { places, step, to_step } = LaunchSlots::timed(&get, 2);
             prop_assert!(places.is_power_of_two() && to_step == 0);
             prop_assert!(step >= bytes && step.is_multiple_of(LINE));
             prop_assert!(u64::from(places) * step >= BEYOND_L1 / 2);
             let [source, target] = longest(&[get], 2);
             prop_assert!(source >= u64::from(places - 1) * step + bytes && target >= bytes);
-            prop_assert_eq!(Slots::timed(&tuple(Case::PutLatency, bytes, 1), 2).places, 1);
+            prop_assert_eq!(LaunchSlots::timed(&tuple(ShmemCase::PutLatency, bytes, 1), 2).places, 1);
         }
 
         /// Each iteration of a verified pass has a slot, which is within the memory and overlaps no other slot.
         #[test]
         fn verified_iterations_use_separate_slots(bytes in 0u64..9 << 20, iterations in 1u32..5000, pes in 2u64..9, all: bool) {
-            let tuple = tuple(if all { Case::AllToAll } else { Case::PutLatency }, bytes, iterations);
-            let (turns, slots) = (turns(&tuple, pes), Slots::verified(&tuple, pes));
+            let tuple = tuple(if all { ShmemCase::AllToAll } else { ShmemCase::PutLatency }, bytes, iterations);
+            let (turns, slots) = (turns(&tuple, pes), LaunchSlots::verified(&tuple, pes));
             prop_assert!((1..=iterations.min(MOST_TURNS)).contains(&turns) && turns <= slots.places);
             let payload = payload(&tuple, pes);
             prop_assert!(slots.to_step >= payload && slots.step == slots.to_step);

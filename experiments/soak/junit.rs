@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// Result of one seed.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub struct SeedResult {
     pub seed: u64,
     /// Command line that repeats the seed.
     pub command: String,
@@ -34,7 +34,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Returns the document of all seeds that were run.
-pub fn document(cases: &[Case]) -> String {
+pub fn document(cases: &[SeedResult]) -> String {
     let failed = cases.iter().filter(|case| case.failure.is_some()).count();
     let seconds: f64 = cases.iter().map(|case| case.seconds).sum();
     let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
@@ -44,7 +44,7 @@ pub fn document(cases: &[Case]) -> String {
         "<testsuite name=\"ginlab soak\" tests=\"{}\" failures=\"{failed}\" errors=\"0\" skipped=\"0\" time=\"{seconds:.3}\">",
         cases.len()
     );
-    for Case { seed, command, seconds, failure } in cases {
+    for SeedResult { seed, command, seconds, failure } in cases {
         // The experiment, or the program.
         let words = if command.starts_with("ginlab ") { 2 } else { 1 };
         let class = escaped(&command.split(' ').take(words).collect::<Vec<_>>().join(" "));
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn document_is_well_formed_for_any_text() {
         let why = "bytes < 8 & \"x\" > ]]>\u{0}\u{1b}[0m\nend \u{ffff} \u{e9}";
-        let case = |seed, failure: Option<&str>| Case {
+        let case = |seed, failure: Option<&str>| SeedResult {
             seed,
             command: "./a&b.sh --seed 7".into(),
             seconds: 0.25,

@@ -6,22 +6,22 @@ mod outside;
 mod random;
 
 use crate::error::Failure;
-use crate::program::{self, Program};
+use crate::program::{self, CommandSpec};
 use crate::runner::{Experiment, Plan, Rows, program, timed};
 use crate::values::{seconds, usage};
 use clap::ArgMatches;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::soft;
-use ginlab::report::{About, Column, Header, Row, Status};
+use ginlab::report::{About, Column, Header, Row, RowStatus};
 use ginlab::signals;
 use ginlab::versions::Versions;
-use junit::Case;
+use junit::SeedResult;
 use random::Drawn;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-pub const PROGRAMS: &[Program] = &[program::<Soak>()];
+pub const PROGRAMS: &[CommandSpec] = &[program::<Soak>()];
 
 /// Placeholder that is replaced by the number of the seed.
 const SEED: &str = "{seed}";
@@ -42,7 +42,7 @@ for each seed, and a seed fails if its exit code is not 0.";
 /// Options of `ginlab soak`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct SoakArgs {
     /// Number of seeds [default: 100, or as many as fit in --hours]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
@@ -104,10 +104,10 @@ struct Tally {
 
 /// One command line for many seeds.
 pub struct Soak {
-    args: Args,
+    args: SoakArgs,
 }
 
-impl Args {
+impl SoakArgs {
     /// Returns the program of a seed.
     fn drawn(&self, seed: u64) -> Drawn {
         if self.random {
@@ -118,7 +118,7 @@ impl Args {
     }
 
     /// Returns the experiment that a command names, and its options.
-    fn parse(words: &[String]) -> Result<(&'static Program, ArgMatches), Failure> {
+    fn parse(words: &[String]) -> Result<(&'static CommandSpec, ArgMatches), Failure> {
         let name = &words[0];
         let found = program::all().iter().find(|program| program.name == name && program.in_process.is_some());
         let Some(program) = found.filter(|program| program.name != Soak::ABOUT.name) else {
@@ -159,7 +159,7 @@ impl Args {
                 "soak does not support soft-efa, which must be loaded before the process starts",
             ));
         }
-        Args::parse(&self.drawn(self.first).words).map(drop)
+        SoakArgs::parse(&self.drawn(self.first).words).map(drop)
     }
 
     /// Returns the value of column `command`.
@@ -173,7 +173,7 @@ fn run(drawn: &Drawn, limit: Duration) -> Result<Option<Row>, Failure> {
     if outside::is_program(&drawn.words) {
         return outside::run(&drawn.words, limit).map(|()| None);
     }
-    let (program, matches) = Args::parse(&drawn.words)?;
+    let (program, matches) = SoakArgs::parse(&drawn.words)?;
     let began = Instant::now();
     // Uses a separate thread, because the experiment starts its own event loop and this thread already runs one.
     let ran = std::thread::scope(|scope| {
@@ -192,8 +192,8 @@ fn run(drawn: &Drawn, limit: Duration) -> Result<Option<Row>, Failure> {
 }
 
 impl Experiment for Soak {
-    type Args = Args;
-    type Tuple = ();
+    type Args = SoakArgs;
+    type Config = ();
 
     const ABOUT: About = About {
         columns: &[SEEDS, FIRST_FAILED, FAULTS, COMMAND],
@@ -213,14 +213,14 @@ impl Experiment for Soak {
 
     const WRONG: &'static str = "seeds";
 
-    fn plan(args: &mut Args) -> Result<Plan<()>, Failure> {
+    fn plan(args: &mut SoakArgs) -> Result<Plan<()>, Failure> {
         args.check()?;
         // Reports a file that cannot be written before the run.
         args.write_junit(&[])?;
         Ok(Plan::alone(vec![()]))
     }
 
-    async fn open(args: &Args, _: &mut Vec<()>, _: &mut Bootstrap) -> Result<(Soak, Header), Failure> {
+    async fn open(args: &SoakArgs, _: &mut Vec<()>, _: &mut Bootstrap) -> Result<(Soak, Header), Failure> {
         let mut header = Versions::header();
         header.note(
             "all ranks are threads of one process: times are those of whole runs and are not representative of \
@@ -240,9 +240,9 @@ impl Experiment for Soak {
     }
 }
 
-impl Args {
+impl SoakArgs {
     /// Runs all seeds. Counts them by experiment, and records each if a JUnit file is requested.
-    fn run_seeds(&self, tallies: &mut BTreeMap<String, Tally>, cases: &mut Vec<Case>) -> Result<(), Failure> {
+    fn run_seeds(&self, tallies: &mut BTreeMap<String, Tally>, cases: &mut Vec<SeedResult>) -> Result<(), Failure> {
         let (began, end) = (Instant::now(), self.end().unwrap_or(u64::MAX));
         let mut told = 0;
         for seed in self.first..end {
@@ -283,7 +283,7 @@ impl Args {
             tally.faults += u64::from(drawn.has_fault);
             tally.times.push(took * 1e6);
             if self.junit.is_some() {
-                cases.push(Case { seed, command, seconds: took, failure });
+                cases.push(SeedResult { seed, command, seconds: took, failure });
             }
             if self.stop && failed {
                 break;
@@ -293,14 +293,14 @@ impl Args {
     }
 
     /// Writes the JUnit file, if one is requested.
-    fn write_junit(&self, cases: &[Case]) -> Result<(), Failure> {
+    fn write_junit(&self, cases: &[SeedResult]) -> Result<(), Failure> {
         let Some(file) = &self.junit else { return Ok(()) };
         std::fs::write(file, junit::document(cases))
             .map_err(|error| usage("--junit", format!("cannot write {}: {error}", file.display())))
     }
 }
 
-impl Args {
+impl SoakArgs {
     /// Returns the fabric for the row. It is the fabric of the first row or else of the command, with all seeds instead
     /// of a single seed.
     fn fabric(&self, shown: Option<(u64, &str)>, count: u64) -> String {
@@ -338,7 +338,7 @@ impl Args {
         timed(&mut row, &times, 0, 1);
         row.wrong = Some(failed);
         if failed > 0 {
-            row.status = Status::Failed(format!("{failed} of {} seeds", times.len()));
+            row.status = RowStatus::Failed(format!("{failed} of {} seeds", times.len()));
         }
         (row, times)
     }
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn row_names_all_seeds_of_its_fabric() {
-        let args = |words: &str| Args {
+        let args = |words: &str| SoakArgs {
             seeds: Some(50),
             random: words.is_empty(),
             hours: None,

@@ -1,6 +1,6 @@
 //! Random programs: a command line per seed. A seed yields the same command line in every build of one version.
 
-use crate::random::Random;
+use crate::random::SeededChoices;
 
 /// Program of a seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ const MODES: [&str; 4] = ["quiet", "nbi", "quiet-every=3", "nbi-batch=4"];
 /// Returns the program of a seed. Seven of eight programs use the worst-case network model, and the others use modelled
 /// NICs.
 pub fn draw(seed: u64) -> Drawn {
-    let mut random = Random::new(seed);
+    let mut random = SeededChoices::new(seed);
     let has_fault = random.from(1, FAULT_EVERY) == 1;
     let cards = if random.from(1, 8) == 1 {
         "model:p5".to_owned()
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn sizes_cover_every_octave() {
-        let mut random = Random::new(1);
+        let mut random = SeededChoices::new(1);
         let sizes: Vec<u64> = (0..1000).map(|_| random.size(14)).collect();
         assert!((0..14).all(|power| sizes.iter().any(|size| size.ilog2() == power)));
         assert!(sizes.iter().all(|size| *size < 1 << 14) && sizes.iter().filter(|size| *size % 2 == 1).count() > 300);

@@ -1,14 +1,14 @@
 //! `ginlab soft-efa`: runs another program over software NICs.
 
 use crate::error::Failure;
-use crate::program::{Program, program};
+use crate::program::{CommandSpec, program};
 use ginlab::fabric::soft;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-pub const PROGRAMS: &[Program] =
-    &[program!("soft-efa", "Run a program over software NICs below libfabric's EFA provider", Args, run)];
+pub const PROGRAMS: &[CommandSpec] =
+    &[program!("soft-efa", "Run a program over software NICs below libfabric's EFA provider", SoftEfaArgs, run)];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,7 +23,7 @@ pci=0000:00:03.0 (PCI address of a device of this machine), session-lock (polls 
 /// Options of `ginlab soft-efa`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct SoftEfaArgs {
     /// Software NICs, in the form described below
     #[arg(short = 'p', long = "cards", value_name = "CARDS", default_value = "soft-efa:p5", help_heading = "Fabric")]
     cards: String,
@@ -33,7 +33,7 @@ pub struct Args {
 }
 
 /// Replaces this process by the program.
-fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &SoftEfaArgs) -> Result<(), Failure> {
     let usage = |error: ginlab::fabric::FabricError| Failure::Usage(error.to_string());
     let Some((program, rest)) = args.program.split_first() else {
         return Err(Failure::Usage("no program given".into()));

@@ -26,7 +26,7 @@ Examples:
 #[command(mut_arg("begin", |arg| arg.default_value("4K").default_value_if("each_rail", "true", "16M")))]
 #[command(mut_arg("end", |arg| arg.default_value("4M").default_value_if("each_rail", "true", "16M")))]
 #[command(mut_arg("factor", |arg| arg.default_value("4")))]
-pub struct Args {
+pub struct WriteArgs {
     #[command(flatten)]
     pub sizes: SizeArgs,
     /// Timed writes per target and repeat, reduced if a repeat would move more than --volume
@@ -85,7 +85,7 @@ pub struct Args {
     pub job: JobArgs,
 }
 
-impl Args {
+impl WriteArgs {
     /// Replaces unspecified rails by the usual ones: one and those of a GPU, or with --each-rail only the latter, each
     /// of which is also measured separately.
     pub fn usual_rails(&mut self) {

@@ -1,15 +1,15 @@
 //! `--each-rail`: writes over each rail separately, then over all rails concurrently, in both directions of each pair
 //! of ranks. Every rail has its own time, so that a slow card is visible on its own row.
 
-use super::measure::{Round, Write};
-use super::{DOMAIN, GPU, MEDIAN_PCT, PCI, PEER, RAIL, RANK, Tuple};
+use super::measure::{Round, WritingRank};
+use super::{DOMAIN, GPU, MEDIAN_PCT, PCI, PEER, RAIL, RANK, WriteConfig};
 use crate::columns::{SLOT_BYTES, WINDOW};
 use crate::error::Failure;
-use crate::nodes::{NODE, Sender};
-use crate::payload::Slots;
-use crate::rail_rates::{RailRate, Way};
+use crate::nodes::{NODE, RankContribution};
+use crate::payload::PayloadSlots;
+use crate::rail_rates::{RailRate, RailUsage};
 use crate::runner::{Rows, timed};
-use crate::series::{Bench, Results, Sample, Series};
+use crate::series::{Bench, Results, Sample, SeriesOptions};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::any::AnyRail;
 use ginlab::flow::Operation;
@@ -33,9 +33,9 @@ struct Stream {
     elapsed: Option<f64>,
 }
 
-impl Write {
+impl WritingRank {
     /// Measures a parameter combination. Returns its rows on rank 0, and no rows on other ranks.
-    pub async fn each_rail(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    pub async fn each_rail(&mut self, tuple: &WriteConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         // One direction after the other, because a card can be slow in only one of them.
         let (mut rows, mut rates) = (Rows::new(), Vec::new());
         for forth in [true, false] {
@@ -49,7 +49,7 @@ impl Write {
                     let alone = results.of((rail, 1));
                     // With a single rail, both ways are the same.
                     let together = if tuple.rails == 1 { alone } else { results.of((0, tuple.rails)) };
-                    for (way, measured) in [(Way::Alone, alone), (Way::Together, together)] {
+                    for (way, measured) in [(RailUsage::Alone, alone), (RailUsage::Together, together)] {
                         let times = measured.0[rank].part(rail);
                         let rate = self.rail_rate(tuple, (rank, to, rail), way, times);
                         rows.push((self.rail_row(tuple, &rate, times, alone.0[to].wrong), times.to_vec()));
@@ -68,7 +68,7 @@ impl Write {
     /// Measures one direction: this rank writes to `to` while `from` writes to this rank.
     async fn direction(
         &mut self,
-        tuple: &Tuple,
+        tuple: &WriteConfig,
         to: Option<usize>,
         from: Option<usize>,
         ranks: &mut Bootstrap,
@@ -78,7 +78,7 @@ impl Write {
         let mut cases: Vec<Rails> = (0..tuple.rails).map(|rail| (rail, 1)).collect();
         cases.extend((tuple.rails > 1).then_some((0, tuple.rails)));
         let (warmup, iterations) = (tuple.writes.min(tuple.window.into()), tuple.writes);
-        let series = Series { warmup, iterations, ..self.args.repeat.series("a repeat of writes over rails") };
+        let series = SeriesOptions { warmup, iterations, ..self.args.repeat.series("a repeat of writes over rails") };
         series.measure(&mut Streams { write: self, round, from }, &cases, ranks).await
     }
 
@@ -129,9 +129,9 @@ impl Write {
     /// Keeps the rates of the rails of this row, unless an earlier row over one rail, or over several, was faster.
     /// Small
     /// writes do not reach the line rate on any rail.
-    pub(super) fn keep_rates(&mut self, tuple: &Tuple, senders: &[Sender]) {
-        let (places, way, bytes) = (&self.places, Way::of(tuple.rails), tuple.bytes);
-        let of_sender = |sender: &Sender| {
+    pub(super) fn keep_rates(&mut self, tuple: &WriteConfig, senders: &[RankContribution]) {
+        let (places, way, bytes) = (&self.places, RailUsage::of(tuple.rails), tuple.bytes);
+        let of_sender = |sender: &RankContribution| {
             let rank = sender.rank;
             let to = tuple.targets.of(rank, &self.pairing).first().and_then(|to| places[*to].first());
             let peer = to.map(|place| place.host.clone()).unwrap_or_default();
@@ -147,15 +147,21 @@ impl Write {
         self.rates = [others, if sum(&new) > sum(&same) { new } else { same }].concat();
     }
 
-    fn rail_rate(&self, tuple: &Tuple, (rank, to, rail): (usize, usize, usize), way: Way, times: &[f64]) -> RailRate {
+    fn rail_rate(
+        &self,
+        tuple: &WriteConfig,
+        (rank, to, rail): (usize, usize, usize),
+        way: RailUsage,
+        times: &[f64],
+    ) -> RailRate {
         let gbits_s = Summary::of(times).map_or(0.0, |summary| tuple.bytes as f64 * 8.0 / 1000.0 / summary.p50);
         let peer = self.places[to].first().map(|place| place.host.clone()).unwrap_or_default();
         let place = self.places[rank].get(rail).cloned().unwrap_or_default();
         RailRate { rank, rail, place, peer, way, bytes: tuple.bytes, gbits_s }
     }
 
-    fn rail_row(&self, tuple: &Tuple, rate: &RailRate, times: &[f64], wrong: Option<u64>) -> Row {
-        let rails = if rate.way == Way::Alone { 1 } else { tuple.rails };
+    fn rail_row(&self, tuple: &WriteConfig, rate: &RailRate, times: &[f64], wrong: Option<u64>) -> Row {
+        let rails = if rate.way == RailUsage::Alone { 1 } else { tuple.rails };
         let mut row = self.job.row("write", "rail", rails, &self.args.job);
         row.mode = Some(rate.way.to_string());
         row.size_bytes = Some(tuple.bytes);
@@ -172,7 +178,7 @@ impl Write {
 
 /// The writes of one direction.
 struct Streams<'a> {
-    write: &'a mut Write,
+    write: &'a mut WritingRank,
     round: Round<'a>,
     /// Rank that writes to this rank.
     from: Option<usize>,
@@ -193,9 +199,9 @@ impl Bench for Streams<'_> {
         let offset = rail as u64 * round.tuple.stride();
         let slot_of = |rank: usize| [(offset, pattern::seed(rank as u32, iteration, rail as u32))].into_iter();
         if !round.targets.is_empty() {
-            Slots(write.source.buffer(), round.tuple.bytes).fill(slot_of(ranks.rank()))?;
+            PayloadSlots(write.source.buffer(), round.tuple.bytes).fill(slot_of(ranks.rank()))?;
         }
-        let received = Slots(write.destination.buffer(), round.tuple.bytes);
+        let received = PayloadSlots(write.destination.buffer(), round.tuple.bytes);
         if let Some(from) = *from {
             received.poison(slot_of(from))?;
         }

@@ -1,15 +1,15 @@
 //! Measurement of one parameter combination: writes with a window in flight, the bare loop, and single writes.
 
-use super::Tuple;
-use super::args::{Args, Targets};
+use super::WriteConfig;
+use super::args::{Targets, WriteArgs};
 use crate::columns::{ACK, SLOT_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::job::Job;
 use crate::nodes;
-use crate::payload::Slots;
+use crate::payload::PayloadSlots;
 use crate::rail_rates::{RailPlace, RailRate};
 use crate::runner::{Rows, percentiles};
-use crate::series::{Bench, Measured, Sample};
+use crate::series::{Bench, CaseResults, Sample};
 use crate::values::{self, usage};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::any::AnyRail;
@@ -35,7 +35,7 @@ const ACKS: usize = 0;
 
 /// A case over one of the providers.
 #[derive(Clone, Copy, PartialEq)]
-struct Case {
+struct WriteCase {
     /// Index of the provider: 0 for --provider, 1 for --versus.
     side: usize,
     kind: Kind,
@@ -53,7 +53,7 @@ enum Kind {
 
 /// Role of this rank in a parameter combination.
 pub(super) struct Round<'a> {
-    pub(super) tuple: &'a Tuple,
+    pub(super) tuple: &'a WriteConfig,
     pub(super) targets: Vec<Target>,
     /// Number of ranks that write to this rank.
     writers: u64,
@@ -62,7 +62,7 @@ pub(super) struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    pub(super) fn new(tuple: &'a Tuple, targets: Vec<Target>, writers: u64) -> Round<'a> {
+    pub(super) fn new(tuple: &'a WriteConfig, targets: Vec<Target>, writers: u64) -> Round<'a> {
         Round { tuple, targets, writers, told: Cell::new(Instant::now()) }
     }
 
@@ -73,8 +73,8 @@ impl<'a> Round<'a> {
 }
 
 /// A rank that writes.
-pub struct Write {
-    pub args: Args,
+pub struct WritingRank {
+    pub args: WriteArgs,
     pub job: Job,
     pub source: Region<AnyRail>,
     pub destination: Region<AnyRail>,
@@ -89,12 +89,12 @@ pub struct Write {
     /// Maximum number of rails of the parameter combinations so far.
     pub used_rails: usize,
     /// The same rank over the provider of --versus.
-    pub versus: Option<Box<Write>>,
+    pub versus: Option<Box<WritingRank>>,
 }
 
-impl Write {
+impl WritingRank {
     /// Measures a parameter combination. Returns its rows on rank 0, and no rows on other ranks.
-    pub async fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    pub async fn measure(&mut self, tuple: &WriteConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let mut versus = self.versus.take();
         let rows = self.measure_sides(versus.as_deref_mut(), tuple, ranks).await;
         self.versus = versus;
@@ -103,8 +103,8 @@ impl Write {
 
     async fn measure_sides(
         &mut self,
-        versus: Option<&mut Write>,
-        tuple: &Tuple,
+        versus: Option<&mut WritingRank>,
+        tuple: &WriteConfig,
         ranks: &mut Bootstrap,
     ) -> Result<Rows, Failure> {
         let size = ranks.size();
@@ -117,7 +117,7 @@ impl Write {
             sides.push((write, round));
             let kinds = [Kind::Write, Kind::Bare, Kind::Single];
             let measured = kinds.into_iter().filter(|kind| *kind != Kind::Bare || side == 0 && measures_bare);
-            cases.extend(measured.map(|kind| Case { side, kind }));
+            cases.extend(measured.map(|kind| WriteCase { side, kind }));
         }
         let series = sides[0].0.args.repeat;
         let series = series.series("a repeat of writes");
@@ -127,7 +127,7 @@ impl Write {
         let Some(results) = results else { return Ok(Rows::new()) };
         // Number of targets that a writer writes to at the same time.
         let each = if tuple.targets == Targets::All { size as u64 - 1 } else { 1 };
-        let row = |case: Case, measured: &Measured| {
+        let row = |case: WriteCase, measured: &CaseResults| {
             let write = &writes.sides[case.side].0;
             let mut row = write.row(tuple, if case.kind == Kind::Bare { "bare-write" } else { "write" });
             measured.fill(&mut row, tuple.bytes * each * measured.senders(), each * measured.senders());
@@ -136,16 +136,16 @@ impl Write {
                 row.set(&WINDOW, tuple.window).set(&SLOT_BYTES, tuple.stride());
                 row.line_rate(write.job.line_rate(tuple.rails).map(|line| line * measured.senders()));
                 measured.count(&mut row, tuple.rails);
-                let single = Case { kind: Kind::Single, ..case };
+                let single = WriteCase { kind: Kind::Single, ..case };
                 percentiles(&mut row, &ACK, results.of(single).of_rank_0(ACKS));
                 write.job.cold.fill(&mut row, &firsts[case.side], size);
             }
             row
         };
-        let of_first = |kind| Case { side: 0, kind };
+        let of_first = |kind| WriteCase { side: 0, kind };
         let mut rows = results.rows(row, |case| match case {
-            Case { side: 0, kind: Kind::Write } => vec![of_first(Kind::Bare)],
-            Case { side: 1.., kind: Kind::Write } => vec![of_first(Kind::Write)],
+            WriteCase { side: 0, kind: Kind::Write } => vec![of_first(Kind::Bare)],
+            WriteCase { side: 1.., kind: Kind::Write } => vec![of_first(Kind::Write)],
             _ => Vec::new(),
         });
         let fabric = rows[0].0.fabric.clone();
@@ -163,7 +163,7 @@ impl Write {
     }
 
     /// Returns the role of this rank in a parameter combination.
-    fn round<'a>(&self, tuple: &'a Tuple, ranks: &Bootstrap) -> Result<Round<'a>, Failure> {
+    fn round<'a>(&self, tuple: &'a WriteConfig, ranks: &Bootstrap) -> Result<Round<'a>, Failure> {
         let of = |rank| tuple.targets.of(rank, &self.pairing);
         let target = |rank: &usize| self.job.connections[*rank].target(0);
         let targets = of(ranks.rank()).iter().map(target).collect::<Result<Vec<_>, _>>()?;
@@ -190,7 +190,7 @@ impl Write {
         Ok(times)
     }
 
-    fn row(&self, tuple: &Tuple, case: &str) -> Row {
+    fn row(&self, tuple: &WriteConfig, case: &str) -> Row {
         let mut row = self.job.row("write", case, tuple.rails, &self.args.job);
         row.mode = Some(format!("targets={}", values::name(tuple.targets)));
         row.size_bytes = Some(tuple.bytes);
@@ -277,7 +277,7 @@ impl Write {
     }
 
     /// Runs the minimal loop. Returns the microseconds per write.
-    fn bare(&self, tuple: &Tuple, target: &Target, count: u64) -> Result<f64, Failure> {
+    fn bare(&self, tuple: &WriteConfig, target: &Target, count: u64) -> Result<f64, Failure> {
         let (bytes, deadline) = (tuple.bytes, self.job.timeout);
         let seconds = self.job.flow.on_idle_rail(&self.source, target, |rail, region, peer, remote| {
             let run = BareLoop { peer, remote, bytes, count, deadline };
@@ -305,14 +305,14 @@ impl Write {
 
 /// The writes of a parameter combination, by provider.
 struct Writes<'a> {
-    sides: Vec<(&'a mut Write, Round<'a>)>,
+    sides: Vec<(&'a mut WritingRank, Round<'a>)>,
     /// Index of the provider whose rails are driven.
     active: usize,
 }
 
 impl<'a> Writes<'a> {
     /// Drives the rails of one provider only, so that they have the whole thread. All ranks meet before they use them.
-    fn activate(&mut self, side: usize) -> (&mut Write, &Round<'a>) {
+    fn activate(&mut self, side: usize) -> (&mut WritingRank, &Round<'a>) {
         self.active = side;
         for (index, (write, _)) in self.sides.iter_mut().enumerate() {
             write.job.drive(index == side);
@@ -323,10 +323,10 @@ impl<'a> Writes<'a> {
 }
 
 impl Bench for Writes<'_> {
-    type Case = Case;
+    type Case = WriteCase;
 
     /// Writes every buffer of the case once, over poison.
-    async fn verify(&mut self, case: Case, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+    async fn verify(&mut self, case: WriteCase, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         let (write, round) = self.activate(case.side);
         let Round { tuple, targets, .. } = round;
         let buffers = match case.kind {
@@ -343,10 +343,10 @@ impl Bench for Writes<'_> {
             (0..buffers).map(move |slot| (slot * tuple.stride(), seed(slot)))
         };
         if !targets.is_empty() {
-            Slots(write.source.buffer(), tuple.bytes).fill(slots_of(rank))?;
+            PayloadSlots(write.source.buffer(), tuple.bytes).fill(slots_of(rank))?;
         }
         if let Some(writer) = writer {
-            Slots(write.destination.buffer(), tuple.bytes).poison(slots_of(writer))?;
+            PayloadSlots(write.destination.buffer(), tuple.bytes).poison(slots_of(writer))?;
         }
         ranks.barrier("start of the verified pass")?;
         round.begin();
@@ -357,16 +357,16 @@ impl Bench for Writes<'_> {
             }
         }
         write.end(targets, round, ranks).await?;
-        let wrong = |writer| Slots(write.destination.buffer(), tuple.bytes).wrong(slots_of(writer));
+        let wrong = |writer| PayloadSlots(write.destination.buffer(), tuple.bytes).wrong(slots_of(writer));
         Ok(writer.map(wrong).transpose()?)
     }
 
-    fn prepare(&mut self, case: Case) -> Result<(), Failure> {
+    fn prepare(&mut self, case: WriteCase) -> Result<(), Failure> {
         self.activate(case.side);
         Ok(())
     }
 
-    async fn run(&mut self, case: Case, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
+    async fn run(&mut self, case: WriteCase, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
         let (write, round) = &self.sides[case.side];
         let Round { tuple, targets, .. } = round;
         round.begin();

@@ -9,17 +9,17 @@ use crate::error::Failure;
 use crate::job::{Job, JobArgs, USUAL_RAILS, rails_text};
 use crate::nodes;
 use crate::output::OutputArgs;
-use crate::program::Program;
+use crate::program::CommandSpec;
 use crate::rail_rates::RailRate;
 use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::usage;
-use args::{Args, Targets};
+use args::{Targets, WriteArgs};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
 use ginlab::rails::strategy::Strategy;
 use ginlab::report::{About, Column, Header, Headline, Plot, Row};
 use itertools::iproduct;
-use measure::Write;
+use measure::WritingRank;
 
 /// Rank that wrote over a rail.
 const RANK: Column = Column::chosen("rank", "", "Rank that wrote over the rail of the row");
@@ -36,11 +36,11 @@ const MEDIAN_PCT: Column = Column::measured(
     "Rate of the rail of the row in percent of the median of all rails of all hosts",
 );
 
-pub const PROGRAMS: &[Program] = &[program::<Write>()];
+pub const PROGRAMS: &[CommandSpec] = &[program::<WritingRank>()];
 
 /// Parameters of one row, or of two with the bare loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuple {
+pub struct WriteConfig {
     bytes: u64,
     rails: usize,
     strategy: Strategy,
@@ -51,7 +51,7 @@ pub struct Tuple {
     writes: u64,
 }
 
-impl Tuple {
+impl WriteConfig {
     /// Returns the distance in bytes between consecutive buffers.
     fn stride(&self) -> u64 {
         self.bytes.next_multiple_of(64)
@@ -59,7 +59,7 @@ impl Tuple {
 }
 
 /// Returns every combination of the swept options.
-fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
+fn tuples(args: &WriteArgs) -> Result<Vec<WriteConfig>, Failure> {
     let sizes = args.sizes.list()?;
     let rails = args.rails.as_deref().unwrap_or(&USUAL_RAILS);
     let tuple = |(&targets, &rails, &strategy, &window, &bytes): (&_, &_, &_, &u32, &u64)| {
@@ -67,21 +67,26 @@ fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
         let writes = u64::from(args.iterations).min(most).max(1);
         // For --each-rail, each rail has its own buffer.
         let buffers = if args.each_rail { rails as u32 } else { args.buffers.unwrap_or(window) };
-        Tuple { bytes, rails, strategy, window, buffers, targets, writes }
+        WriteConfig { bytes, rails, strategy, window, buffers, targets, writes }
     };
     Ok(iproduct!(&args.targets, rails, &args.strategy, &args.window, &sizes).map(tuple).collect())
 }
 
 /// Returns the bytes of the source, which are those of the destination.
-fn memory(tuples: &[Tuple]) -> Result<u64, Failure> {
+fn memory(tuples: &[WriteConfig]) -> Result<u64, Failure> {
     let need = tuples.iter().map(|tuple| u128::from(tuple.stride()) * u128::from(tuple.buffers)).max().unwrap_or(64);
     let memory = u64::try_from(need).ok().filter(|memory| *memory < 1 << 46);
     memory.ok_or_else(|| usage("-e", "buffers must be at most 64 TiB"))
 }
 
-impl Write {
+impl WritingRank {
     /// Opens the rails of one provider, connects to all ranks and drives the rails, even while this rank waits.
-    fn open_over(args: &Args, job: &JobArgs, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Write, Failure> {
+    fn open_over(
+        args: &WriteArgs,
+        job: &JobArgs,
+        tuples: &[WriteConfig],
+        ranks: &mut Bootstrap,
+    ) -> Result<WritingRank, Failure> {
         let memory = memory(tuples)?;
         let rails = tuples.iter().map(|tuple| tuple.rails).max().unwrap_or(1);
         let mut opened = Job::open(job, rails, false, memory * 2, ranks)?;
@@ -93,10 +98,10 @@ impl Write {
         }
         let places = opened.rail_places(&ranks.members()[ranks.rank()].host);
         let places = ranks.all_gather_values(&places, "names of the rails")?;
-        let args = Args { job: job.clone(), ..args.clone() };
+        let args = WriteArgs { job: job.clone(), ..args.clone() };
         let (pairing, rates) = (ranks.pairing(), Vec::new());
         opened.drive(true);
-        Ok(Write {
+        Ok(WritingRank {
             args,
             job: opened,
             source,
@@ -111,9 +116,9 @@ impl Write {
     }
 }
 
-impl Experiment for Write {
-    type Args = Args;
-    type Tuple = Tuple;
+impl Experiment for WritingRank {
+    type Args = WriteArgs;
+    type Config = WriteConfig;
 
     const ABOUT: About = About {
         columns: &[
@@ -158,7 +163,7 @@ impl Experiment for Write {
         ..About::new("write", "Measure CPU-initiated writes: windows, rails, strategies, one or many targets")
     };
 
-    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+    fn plan(args: &mut WriteArgs) -> Result<Plan<WriteConfig>, Failure> {
         if args.sizes.begin == 0 {
             return Err(usage("--begin", "must be at least 1 byte"));
         }
@@ -195,15 +200,19 @@ impl Experiment for Write {
         Ok(Plan::of_ranks(tuples, ranks))
     }
 
-    async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Write, Header), Failure> {
-        let mut write = Write::open_over(args, &args.job, tuples, ranks)?;
+    async fn open(
+        args: &WriteArgs,
+        tuples: &mut Vec<WriteConfig>,
+        ranks: &mut Bootstrap,
+    ) -> Result<(WritingRank, Header), Failure> {
+        let mut write = WritingRank::open_over(args, &args.job, tuples, ranks)?;
         if let Some(at_least) = args.at_least {
             at_least.check(&write.places)?;
         }
         let mut header = write.job.header(args.job.memory, ranks);
         header.notes(write.pairing.note().filter(|_| args.targets.contains(&Targets::One)));
         if let Some(provider) = &args.versus {
-            let versus = Write::open_over(args, &args.job.over(provider)?, tuples, ranks)?;
+            let versus = WritingRank::open_over(args, &args.job.over(provider)?, tuples, ranks)?;
             let Job { provider, notes, .. } = &versus.job;
             header.note(format!("versus {provider}: {}", versus.job.rail_names().join(", "))).notes(notes);
             write.versus = Some(Box::new(versus));
@@ -222,7 +231,7 @@ impl Experiment for Write {
         Ok((write, header))
     }
 
-    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    async fn tuple(&mut self, tuple: &WriteConfig, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         if self.args.each_rail { self.each_rail(tuple, ranks).await } else { self.measure(tuple, ranks).await }
     }
 

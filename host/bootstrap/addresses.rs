@@ -4,7 +4,7 @@
 //! the first write over that rail would run into its timeout, and its message would blame the peer or a firewall.
 
 use super::Bootstrap;
-use super::error::{BootstrapError, Ending};
+use super::error::{BootstrapError, FailureKind};
 use super::identity::Member;
 use super::session::Session;
 use std::collections::HashMap;
@@ -187,7 +187,7 @@ impl Session {
     pub fn check_addresses(&self, ours: &[Vec<u8>], theirs: &[Vec<u8>]) -> Result<(), BootstrapError> {
         let here = Member::here();
         let parties = [Party::new("this side", &here, ours), Party::new("the other side", self.member(), theirs)];
-        check(&parties).map(drop).map_err(|text| BootstrapError::Other(Ending::Usage, text))
+        check(&parties).map(drop).map_err(|text| BootstrapError::Other(FailureKind::Usage, text))
     }
 }
 

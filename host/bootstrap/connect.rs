@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags};
 use serde::de::DeserializeOwned;
 
-use super::error::{BootstrapError, Ending, human};
+use super::error::{BootstrapError, FailureKind, human};
 use super::greeting::Refusal;
 use super::handshake::{self, Failure, Key, Opening};
 use super::link::Link;
@@ -87,7 +87,7 @@ impl Search<'_> {
                     human(clock.timeout),
                     self.place
                 );
-                return Err(BootstrapError::Other(Ending::TimedOut, text));
+                return Err(BootstrapError::Other(FailureKind::TimedOut, text));
             }
             clock.pause(backoff);
             backoff = (backoff * 2).min(LAST_BACKOFF);

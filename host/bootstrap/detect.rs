@@ -10,7 +10,7 @@ pub(super) const RANK: &str = "GINLAB_RANK";
 /// Function that returns the value of an environment variable, `None` if it is unset or empty.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Returns a variable of the process's environment, for [`Kind::detect`].
+/// Returns a variable of the process's environment, for [`BootstrapKind::detect`].
 pub fn process_env(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -20,7 +20,7 @@ pub fn process_env(name: &str) -> Option<String> {
 /// The first paragraph of each value's documentation is its `--help` text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString, clap::ValueEnum)]
 #[strum(serialize_all = "lowercase")]
-pub enum Kind {
+pub enum BootstrapKind {
     /// This program starts the ranks
     ///
     /// All of them run on this machine.
@@ -35,7 +35,7 @@ pub enum Kind {
     Tcp,
 }
 
-impl Kind {
+impl BootstrapKind {
     /// Returns the kind that the environment indicates. The innermost launcher takes precedence:
     ///
     /// 1. ginlab itself, for ranks that it started.
@@ -46,36 +46,36 @@ impl Kind {
     ///
     /// Otherwise the kind is `local`. A ginlab built without MPI prefers RANK, WORLD_SIZE and MASTER_ADDR to srun's
     /// variables, since it is run under srun with these set.
-    pub fn detect(env: Env) -> Kind {
-        Kind::detect_with(env, cfg!(feature = "mpi"))
+    pub fn detect(env: Env) -> BootstrapKind {
+        BootstrapKind::detect_with(env, cfg!(feature = "mpi"))
     }
 
-    /// Like [`Kind::detect`], but rejects incomplete sets of variables.
+    /// Like [`BootstrapKind::detect`], but rejects incomplete sets of variables.
     ///
     /// # Errors
     /// Returns a usage error if only some of a launcher's variables are set.
-    pub fn asked_for(env: Env) -> Result<Kind, BootstrapError> {
-        let kind = Kind::detect(env);
-        if kind == Kind::Local {
+    pub fn asked_for(env: Env) -> Result<BootstrapKind, BootstrapError> {
+        let kind = BootstrapKind::detect(env);
+        if kind == BootstrapKind::Local {
             refuse_half(env)?;
         }
         Ok(kind)
     }
 
-    fn detect_with(env: Env, has_mpi: bool) -> Kind {
+    fn detect_with(env: Env, has_mpi: bool) -> BootstrapKind {
         let set = |names: &[&str]| names.iter().all(|name| env(name).is_some());
         let torchrun = set(&["TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"]);
         let complete = set(&["RANK", "WORLD_SIZE", "MASTER_ADDR"]);
         if env(RANK).is_some() {
-            Kind::Local
+            BootstrapKind::Local
         } else if torchrun || (complete && !has_mpi) {
-            Kind::Tcp
+            BootstrapKind::Tcp
         } else if Launcher::detect(env).is_some_and(|launcher| has_mpi || launcher.size != Some(1)) {
-            Kind::Mpi
+            BootstrapKind::Mpi
         } else if set(&["RANK", "WORLD_SIZE"]) || several_skypilot_nodes(env) {
-            Kind::Tcp
+            BootstrapKind::Tcp
         } else {
-            Kind::Local
+            BootstrapKind::Local
         }
     }
 }
@@ -159,16 +159,16 @@ fn refuse_half(env: Env) -> Result<(), BootstrapError> {
 }
 
 /// Returns an error if a launcher started several ranks but this kind of bootstrap sees only one.
-pub(super) fn refuse_alone(env: Env, kind: Kind) -> Result<(), BootstrapError> {
+pub(super) fn refuse_alone(env: Env, kind: BootstrapKind) -> Result<(), BootstrapError> {
     let Some(launcher) = Launcher::detect(env).filter(Launcher::started_several) else { return Ok(()) };
     let (side, cause) = match kind {
-        Kind::Mpi => (
+        BootstrapKind::Mpi => (
             "MPI",
             "ginlab was built against another MPI than the one launching it (compare `mpirun --version` with `ldd` of the \
              ginlab binary, or try `srun --mpi=pmix`)",
         ),
-        Kind::Tcp => ("WORLD_SIZE", "set RANK and WORLD_SIZE for every rank, or launch only one"),
-        Kind::Local => {
+        BootstrapKind::Tcp => ("WORLD_SIZE", "set RANK and WORLD_SIZE for every rank, or launch only one"),
+        BootstrapKind::Local => {
             ("the local bootstrap", "start ginlab once, because it starts its own ranks, or use the mpi bootstrap")
         }
     };
@@ -225,8 +225,8 @@ mod tests {
 
     use super::*;
 
-    fn kind(pairs: &[(&str, &str)], has_mpi: bool) -> Kind {
-        Kind::detect_with(&table(pairs), has_mpi)
+    fn kind(pairs: &[(&str, &str)], has_mpi: bool) -> BootstrapKind {
+        BootstrapKind::detect_with(&table(pairs), has_mpi)
     }
 
     fn table(pairs: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
@@ -243,30 +243,30 @@ mod tests {
     #[test]
     fn innermost_launcher_takes_precedence() {
         for has_mpi in [true, false] {
-            assert_eq!(kind(&[], has_mpi), Kind::Local);
-            assert_eq!(kind(&OMPI, has_mpi), Kind::Mpi);
-            assert_eq!(kind(&SRUN, has_mpi), Kind::Mpi);
-            assert_eq!(kind(&[("PMI_SIZE", "2")], has_mpi), Kind::Mpi);
-            assert_eq!(kind(&[("PMIX_RANK", "0")], has_mpi), Kind::Mpi);
-            assert_eq!(kind(&TCP, has_mpi), Kind::Tcp);
-            assert_eq!(kind(&TCP[..2], has_mpi), Kind::Tcp);
-            assert_eq!(kind(&SKY, has_mpi), Kind::Tcp);
+            assert_eq!(kind(&[], has_mpi), BootstrapKind::Local);
+            assert_eq!(kind(&OMPI, has_mpi), BootstrapKind::Mpi);
+            assert_eq!(kind(&SRUN, has_mpi), BootstrapKind::Mpi);
+            assert_eq!(kind(&[("PMI_SIZE", "2")], has_mpi), BootstrapKind::Mpi);
+            assert_eq!(kind(&[("PMIX_RANK", "0")], has_mpi), BootstrapKind::Mpi);
+            assert_eq!(kind(&TCP, has_mpi), BootstrapKind::Tcp);
+            assert_eq!(kind(&TCP[..2], has_mpi), BootstrapKind::Tcp);
+            assert_eq!(kind(&SKY, has_mpi), BootstrapKind::Tcp);
             let spawned = [&[("GINLAB_RANK", "1")][..], &OMPI, &TCP, &SKY].concat();
-            assert_eq!(kind(&spawned, has_mpi), Kind::Local);
+            assert_eq!(kind(&spawned, has_mpi), BootstrapKind::Local);
             let torchrun_in_srun = [&[("TORCHELASTIC_RUN_ID", "x")][..], &SRUN, &TCP].concat();
-            assert_eq!(kind(&torchrun_in_srun, has_mpi), Kind::Tcp);
+            assert_eq!(kind(&torchrun_in_srun, has_mpi), BootstrapKind::Tcp);
         }
         let both = [&SRUN[..], &TCP].concat();
-        assert_eq!(kind(&both, true), Kind::Mpi);
-        assert_eq!(kind(&both, false), Kind::Tcp);
+        assert_eq!(kind(&both, true), BootstrapKind::Mpi);
+        assert_eq!(kind(&both, false), BootstrapKind::Tcp);
     }
 
     #[test]
     fn one_task_needs_no_mpi() {
         let one = [("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")];
-        assert_eq!(kind(&one, false), Kind::Local);
-        assert_eq!(kind(&one, true), Kind::Mpi);
-        assert!(refuse_alone(&table(&one), Kind::Local).is_ok());
+        assert_eq!(kind(&one, false), BootstrapKind::Local);
+        assert_eq!(kind(&one, true), BootstrapKind::Mpi);
+        assert!(refuse_alone(&table(&one), BootstrapKind::Local).is_ok());
     }
 
     #[test]
@@ -292,28 +292,28 @@ mod tests {
     #[test]
     fn batch_script_is_not_srun_step() {
         let batch = [("SLURM_STEP_ID", "4294967291"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")];
-        assert_eq!(kind(&batch, true), Kind::Local);
-        assert_eq!(kind(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")], true), Kind::Local);
+        assert_eq!(kind(&batch, true), BootstrapKind::Local);
+        assert_eq!(kind(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")], true), BootstrapKind::Local);
     }
 
     #[test]
     fn skypilot_job_of_one_node_is_local() {
-        assert_eq!(kind(&[("SKYPILOT_NODE_RANK", "0"), ("SKYPILOT_NUM_NODES", "1")], false), Kind::Local);
+        assert_eq!(kind(&[("SKYPILOT_NODE_RANK", "0"), ("SKYPILOT_NUM_NODES", "1")], false), BootstrapKind::Local);
     }
 
     #[test]
     fn mpi_size_one_under_launcher_is_rejected() {
-        let error = refuse_alone(&table(&OMPI), Kind::Mpi).unwrap_err().to_string();
+        let error = refuse_alone(&table(&OMPI), BootstrapKind::Mpi).unwrap_err().to_string();
         assert!(
             error.starts_with("mpirun started 2 ranks, but MPI reports 1: ginlab was built against another MPI"),
             "{error}"
         );
-        let pmix = refuse_alone(&table(&[("PMIX_RANK", "3")]), Kind::Mpi).unwrap_err().to_string();
+        let pmix = refuse_alone(&table(&[("PMIX_RANK", "3")]), BootstrapKind::Mpi).unwrap_err().to_string();
         assert!(pmix.starts_with("a PMIx launcher started several ranks"), "{pmix}");
-        assert!(refuse_alone(&table(&[]), Kind::Mpi).is_ok());
+        assert!(refuse_alone(&table(&[]), BootstrapKind::Mpi).is_ok());
         // The size of the step takes precedence over that of the job.
         let step = [&SRUN[..], &[("SLURM_STEP_NUM_TASKS", "1")]].concat();
-        assert!(refuse_alone(&table(&step), Kind::Mpi).is_ok());
+        assert!(refuse_alone(&table(&step), BootstrapKind::Mpi).is_ok());
     }
 
     #[test]
@@ -328,9 +328,9 @@ mod tests {
 
     #[test]
     fn kinds_are_read_back() {
-        for kind in [Kind::Local, Kind::Mpi, Kind::Tcp] {
+        for kind in [BootstrapKind::Local, BootstrapKind::Mpi, BootstrapKind::Tcp] {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
-        assert!("ring".parse::<Kind>().is_err());
+        assert!("ring".parse::<BootstrapKind>().is_err());
     }
 }

@@ -13,7 +13,7 @@ use ginlab_base::text::printable;
 /// On the wire, the kind is the label of the frame that contains the text. An unknown label is read as `Failed`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, EnumString, IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
-pub enum Ending {
+pub enum FailureKind {
     /// An operation failed.
     #[default]
     Failed,
@@ -52,7 +52,7 @@ pub enum BootstrapError {
         /// The rank that reported the error.
         rank: usize,
         /// Kind of the error on that rank, and therefore on this one.
-        ending: Ending,
+        ending: FailureKind,
         /// Text of the error on that rank.
         text: String,
     },
@@ -85,7 +85,7 @@ pub enum BootstrapError {
     Interfaces(String),
     /// Any other error: its kind and its message, which is written where the error is created.
     #[error("{1}")]
-    Other(Ending, String),
+    Other(FailureKind, String),
 }
 
 impl BootstrapError {
@@ -101,15 +101,15 @@ impl BootstrapError {
     pub(super) fn timed_out(after: Duration, missing: &[usize], arrived: &[usize], what: &str, note: &str) -> Self {
         let (after, missing, arrived) = (human(after), rank_list(missing), numbers(arrived));
         let text = format!("timed out after {after} waiting for {missing} at {what:?} (arrived: {arrived}){note}");
-        BootstrapError::Other(Ending::TimedOut, text)
+        BootstrapError::Other(FailureKind::TimedOut, text)
     }
 
     pub(super) fn failed(text: impl Into<String>) -> Self {
-        BootstrapError::Other(Ending::Failed, text.into())
+        BootstrapError::Other(FailureKind::Failed, text.into())
     }
 
     pub(super) fn usage(text: impl Into<String>) -> Self {
-        BootstrapError::Other(Ending::Usage, text.into())
+        BootstrapError::Other(FailureKind::Usage, text.into())
     }
 
     pub(super) fn too_large(what: &str, bytes: usize) -> Self {
@@ -138,13 +138,13 @@ impl BootstrapError {
     }
 
     /// Returns the kind of the error, which is the same on every rank that receives the error.
-    pub fn ending(&self) -> Ending {
+    pub fn ending(&self) -> FailureKind {
         use BootstrapError as Error;
         match self {
             Error::Aborted { ending, .. } | Error::Other(ending, _) => *ending,
-            Error::Interrupted(_) => Ending::Interrupted,
-            Error::NoToken | Error::BadSize { .. } | Error::Interfaces(_) => Ending::Usage,
-            Error::Left { .. } | Error::ChildFailed { .. } => Ending::Failed,
+            Error::Interrupted(_) => FailureKind::Interrupted,
+            Error::NoToken | Error::BadSize { .. } | Error::Interfaces(_) => FailureKind::Usage,
+            Error::Left { .. } | Error::ChildFailed { .. } => FailureKind::Failed,
         }
     }
 }
@@ -197,9 +197,9 @@ mod tests {
 
     #[test]
     fn error_kind_survives_round_trip() {
-        for ending in [Ending::Failed, Ending::TimedOut, Ending::Usage, Ending::Interrupted] {
+        for ending in [FailureKind::Failed, FailureKind::TimedOut, FailureKind::Usage, FailureKind::Interrupted] {
             assert_eq!(<&str>::from(ending).parse(), Ok(ending));
         }
-        assert_eq!("abort".parse::<Ending>().unwrap_or_default(), Ending::Failed);
+        assert_eq!("abort".parse::<FailureKind>().unwrap_or_default(), FailureKind::Failed);
     }
 }

@@ -31,7 +31,7 @@ pub(super) enum FrameKind {
     /// at the same step.
     Missing = 6,
     /// Error that stops the job. The step field contains the rank at which it occurred, the label its
-    /// [`Ending`](super::error::Ending).
+    /// [`FailureKind`](super::error::FailureKind).
     Abort = 7,
     /// Session client to server: its identity.
     Session = 8,

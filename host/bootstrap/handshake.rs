@@ -250,7 +250,7 @@ pub(super) mod tests {
     use crate::greeting::json;
 
     /// Bytes sent by each side, and the results of the listener and of the connector.
-    struct Meeting {
+    struct HandshakeResult {
         sent: Vec<u8>,
         answered: Vec<u8>,
         listener: Result<Option<Seal>, Unwanted>,
@@ -258,7 +258,7 @@ pub(super) mod tests {
     }
 
     /// Runs a handshake of two sides with these tokens.
-    fn meet(connector: &str, listener: &str) -> Meeting {
+    fn meet(connector: &str, listener: &str) -> HandshakeResult {
         let (opening, sent) = Opening::new(&Key::of(connector)).unwrap();
         let (mut buffer, mut answered) = (sent.clone(), Vec::new());
         let listener = admit(&mut buffer, &Key::of(listener), &mut answered);
@@ -267,12 +267,12 @@ pub(super) mod tests {
             Ok(None) => Err(Failure::Retry("no answer".into())),
             Err(failure) => Err(failure),
         };
-        Meeting { sent, answered, listener, connector }
+        HandshakeResult { sent, answered, listener, connector }
     }
 
     /// Returns a connector's seal and its listener's.
     pub fn seals() -> (Seal, Seal) {
-        let Meeting { listener, connector, .. } = meet("t", "t");
+        let HandshakeResult { listener, connector, .. } = meet("t", "t");
         (connector.unwrap(), listener.unwrap().unwrap())
     }
 
@@ -299,7 +299,7 @@ pub(super) mod tests {
 
     #[test]
     fn handshake_succeeds_without_sending_token() {
-        let Meeting { sent, answered, listener, connector } = meet("a secret", "a secret");
+        let HandshakeResult { sent, answered, listener, connector } = meet("a secret", "a secret");
         for bytes in [&sent, &answered] {
             assert!(!bytes.windows(8).any(|window| window == b"a secret"));
         }
@@ -310,7 +310,7 @@ pub(super) mod tests {
 
     #[test]
     fn token_mismatch_is_reported_by_both_sides() {
-        let Meeting { sent, answered, listener, .. } = meet("another", "a secret");
+        let HandshakeResult { sent, answered, listener, .. } = meet("another", "a secret");
         assert!(matches!(listener, Err(Unwanted::Other(why)) if why.contains("a different job token")));
         assert!(answered.is_empty(), "who has proved nothing learns nothing");
         // Emulates a listener that answers any token.
@@ -324,7 +324,7 @@ pub(super) mod tests {
 
     #[test]
     fn replayed_handshake_is_rejected() {
-        let Meeting { sent, answered, connector, .. } = meet("t", "t");
+        let HandshakeResult { sent, answered, connector, .. } = meet("t", "t");
         let mut hello = Vec::new();
         connector.unwrap().close(b"hello", &mut hello).unwrap();
         // Replays all bytes of the connector: the new connection has another seal.
@@ -365,7 +365,7 @@ pub(super) mod tests {
 
     #[test]
     fn every_cut_is_incomplete() {
-        let Meeting { sent, answered, .. } = meet("t", "t");
+        let HandshakeResult { sent, answered, .. } = meet("t", "t");
         for cut in 0..sent.len() {
             assert_eq!(knock(&sent[..cut]), Ok(false), "{cut}");
         }

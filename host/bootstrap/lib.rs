@@ -55,11 +55,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-pub use detect::{Kind, Launcher, process_env};
-pub use error::{BootstrapError, Ending};
+pub use detect::{BootstrapKind, Launcher, process_env};
+pub use error::{BootstrapError, FailureKind};
 pub use identity::Member;
 pub use local::{is_spawned_child, random_token};
-pub use partial::Missing;
+pub use partial::MissingRank;
 pub use tcp::{TcpSettings, token_for};
 
 use ginlab_base::pairing::Pairing;
@@ -81,7 +81,7 @@ pub fn mpi_version() -> Option<String> {
 
 /// Options for opening a bootstrap of any kind.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct BootstrapOptions {
     /// Maximum time of a wait without progress. Default: 60 s.
     pub timeout: Duration,
     /// Counter that changes whenever this rank has completed some work. The other ranks wait for this rank until
@@ -103,13 +103,13 @@ pub struct Options {
     pub partial: bool,
 }
 
-impl Default for Options {
+impl Default for BootstrapOptions {
     fn default() -> Self {
         let timeout = Duration::from_secs(60);
         let interrupt = ginlab_base::signals::flag();
         let progress = ginlab_base::progress::counter();
         let (fingerprint, interfaces, piece_bytes, partial) = (Vec::new(), None, 1 << 20, false);
-        Options { timeout, progress, interrupt, fingerprint, interfaces, piece_bytes, partial }
+        BootstrapOptions { timeout, progress, interrupt, fingerprint, interfaces, piece_bytes, partial }
     }
 }
 
@@ -118,7 +118,7 @@ impl Default for Options {
 /// Close a successful job with [`Bootstrap::finish`]. If the value is dropped instead, this rank leaves the job: the
 /// next call of every other rank fails, and the children of a `local` job are killed.
 pub struct Bootstrap {
-    kind: Kind,
+    kind: BootstrapKind,
     rank: usize,
     size: usize,
     /// This field is declared before the star, so that it is stopped before the star is dropped.
@@ -134,7 +134,7 @@ pub struct Bootstrap {
     partial: bool,
     /// Numbers of the ranks at the start of the job.
     first_numbers: Vec<usize>,
-    missing: Vec<Missing>,
+    missing: Vec<MissingRank>,
     broken: Option<BootstrapError>,
     /// This field is declared last: connections are closed before MPI is finalized.
     #[cfg(feature = "mpi")]
@@ -207,7 +207,7 @@ impl Bootstrap {
     }
 
     /// Returns the method by which the ranks found each other.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> BootstrapKind {
         self.kind
     }
 
@@ -255,7 +255,7 @@ impl Bootstrap {
 
     /// Reports to all ranks that this rank stops; `ending` is the kind of its end and `text` the reason. Waits of the
     /// other ranks fail with this text, and so do all later calls of this rank.
-    pub fn abort(&mut self, ending: Ending, text: &str) {
+    pub fn abort(&mut self, ending: FailureKind, text: &str) {
         if self.broken.is_none() {
             let error = BootstrapError::Aborted { rank: self.rank, ending, text: text.to_owned() };
             self.spread(&error);

@@ -6,7 +6,7 @@ use super::children::Children;
 use super::detect::{Env, RANK, number, process_env, required};
 use super::error::BootstrapError;
 use super::star::Star;
-use super::{Bootstrap, Kind, Options};
+use super::{Bootstrap, BootstrapKind, BootstrapOptions};
 
 const SIZE: &str = "GINLAB_WORLD_SIZE";
 const MASTER: &str = "GINLAB_MASTER";
@@ -21,14 +21,14 @@ pub fn is_spawned_child() -> bool {
 }
 
 /// A child's rank and the address of rank 0, from its environment.
-pub(super) struct Place {
+pub(super) struct LocalRank {
     pub rank: usize,
     pub size: usize,
     pub master: SocketAddr,
     pub token: String,
 }
 
-impl Place {
+impl LocalRank {
     pub fn from_env(env: Env) -> Result<Self, BootstrapError> {
         let by = "GINLAB_RANK indicates that another ginlab started this one";
         let fix = "unset GINLAB_RANK to start a separate job";
@@ -43,33 +43,40 @@ impl Place {
         }
         let allowed = "expected an address and a port such as 127.0.0.1:4711";
         let master = master.parse().map_err(|_| BootstrapError::bad_variable(MASTER, master, allowed))?;
-        Ok(Place { rank, size, master, token })
+        Ok(LocalRank { rank, size, master, token })
     }
 }
 
 impl Bootstrap {
     /// Joins the star of the rank 0 that started this process.
-    pub(super) fn child(options: Options) -> Result<Self, BootstrapError> {
-        let place = Place::from_env(&process_env)?;
+    pub(super) fn child(options: BootstrapOptions) -> Result<Self, BootstrapError> {
+        let place = LocalRank::from_env(&process_env)?;
         let master = place.master;
         let candidates = || Ok(vec![master]);
-        Bootstrap::leaf(Kind::Local, (place.rank, place.size), candidates, &master.to_string(), &place.token, options)
+        Bootstrap::leaf(
+            BootstrapKind::Local,
+            (place.rank, place.size),
+            candidates,
+            &master.to_string(),
+            &place.token,
+            options,
+        )
     }
 
     /// Starts `ranks - 1` copies of this program on this machine, with the same arguments, and becomes rank 0. In the
     /// copies [`Bootstrap::auto`] joins the job. Their stdout is closed, and they are killed when the thread that
     /// called this function exits.
-    pub fn local(ranks: usize, options: Options) -> Result<Self, BootstrapError> {
+    pub fn local(ranks: usize, options: BootstrapOptions) -> Result<Self, BootstrapError> {
         if !(1..=MAX_RANKS).contains(&ranks) {
             return Err(BootstrapError::BadSize { asked: ranks, limit: MAX_RANKS });
         }
         if ranks == 1 {
-            return Bootstrap::centre(Kind::Local, Star::new(0, 1, None), None, options);
+            return Bootstrap::centre(BootstrapKind::Local, Star::new(0, 1, None), None, options);
         }
         let mut children = Children::default();
         let (listener, token) = start(ranks, &mut children)?;
         let star = Star::new(0, ranks, Some(children));
-        Bootstrap::centre(Kind::Local, star, Some((listener, &token)), options)
+        Bootstrap::centre(BootstrapKind::Local, star, Some((listener, &token)), options)
     }
 }
 
@@ -109,13 +116,13 @@ mod tests {
             TOKEN => Some("t".to_owned()),
             _ => None,
         };
-        let place = Place::from_env(&full).unwrap();
+        let place = LocalRank::from_env(&full).unwrap();
         assert_eq!((place.rank, place.size, place.master.port(), &*place.token), (1, 2, 4711, "t"));
         let torn = |name: &str| if name == MASTER { None } else { full(name) };
-        let error = Place::from_env(&torn).err().unwrap().to_string();
+        let error = LocalRank::from_env(&torn).err().unwrap().to_string();
         assert!(error.starts_with("GINLAB_MASTER is not set"), "{error}");
         let zero = |name: &str| if name == RANK { Some("0".to_owned()) } else { full(name) };
-        assert!(Place::from_env(&zero).is_err());
+        assert!(LocalRank::from_env(&zero).is_err());
     }
 
     #[test]

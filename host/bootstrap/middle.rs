@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::session::{Session, SessionListener};
-use super::{Bootstrap, BootstrapError, Options};
+use super::{Bootstrap, BootstrapError, BootstrapOptions};
 
 const TOKEN: &str = "a token of tests";
 const LONG: Duration = Duration::from_secs(30);
@@ -73,9 +73,9 @@ fn listener() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-fn options() -> Options {
+fn options() -> BootstrapOptions {
     static NEVER: AtomicBool = AtomicBool::new(false);
-    Options { timeout: LONG, interrupt: &NEVER, ..Options::default() }
+    BootstrapOptions { timeout: LONG, interrupt: &NEVER, ..BootstrapOptions::default() }
 }
 
 /// Runs `body` on two ranks that connect through `middle`. Returns both results.
@@ -183,7 +183,7 @@ fn rank_reconnects_after_changed_handshake() {
             let middle = Middle::default();
             middle.spoil(direction);
             let through = middle.between(address);
-            let short = Options { timeout: Duration::from_secs(1), ..options() };
+            let short = BootstrapOptions { timeout: Duration::from_secs(1), ..options() };
             let error = Bootstrap::join(&[through], 1, 2, TOKEN, short).err().unwrap().to_string();
             assert_eq!(error.lines().count(), 1, "{error}");
         }
@@ -200,7 +200,7 @@ fn replayed_connection_is_rejected() {
     let (listener, address) = listener();
     let (waiting, text) = std::thread::scope(|scope| {
         let first = scope.spawn(|| {
-            let short = Options { timeout: Duration::from_secs(2), ..options() };
+            let short = BootstrapOptions { timeout: Duration::from_secs(2), ..options() };
             Bootstrap::serve(listener, 2, TOKEN, short).err().unwrap().to_string()
         });
         let mut stream = TcpStream::connect(address).unwrap();

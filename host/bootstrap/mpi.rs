@@ -18,11 +18,11 @@ use nix::net::if_::InterfaceFlags;
 use serde::{Deserialize, Serialize};
 
 use super::detect::{process_env, refuse_alone};
-use super::error::{BootstrapError, Ending, human};
+use super::error::{BootstrapError, FailureKind, human};
 use super::identity::Member;
 use super::star::Star;
 use super::wait::Clock;
-use super::{Bootstrap, Kind, Options, greeting, local, tcp};
+use super::{Bootstrap, BootstrapKind, BootstrapOptions, greeting, local, tcp};
 
 /// Size of the broadcast. MPI requires all ranks to know it in advance.
 const OFFER_BYTES: usize = 8192;
@@ -59,7 +59,7 @@ struct Offer {
 
 impl Bootstrap {
     /// Obtains rank and size from MPI. Must be called at most once per process, from its main thread.
-    pub fn mpi(options: Options) -> Result<Self, BootstrapError> {
+    pub fn mpi(options: BootstrapOptions) -> Result<Self, BootstrapError> {
         let clock = Clock::new(options.timeout, options.interrupt);
         let initialized =
             bounded("MPI_Init", options.timeout, || ::mpi::initialize_with_threading(Threading::Funneled));
@@ -70,26 +70,33 @@ impl Bootstrap {
         let world = session.0.world();
         let (rank, size) = (world.rank() as usize, world.size() as usize);
         let mut opened = if size == 1 {
-            if let Err(error) = refuse_alone(&process_env, Kind::Mpi) {
+            if let Err(error) = refuse_alone(&process_env, BootstrapKind::Mpi) {
                 // In a world of one rank MPI_Finalize waits for no other rank.
                 session.finalize(options.timeout);
                 return Err(error);
             }
-            Bootstrap::centre(Kind::Mpi, Star::new(0, 1, None), None, options)?
+            Bootstrap::centre(BootstrapKind::Mpi, Star::new(0, 1, None), None, options)?
         } else if rank == 0 {
             let prepared = listen(&options);
             let offer = prepared.as_ref().map(|(_, offer)| offer).map_err(|error| (error.ending(), error.to_string()));
             broadcast(&world, Some(greeting::json(&offer)), &clock)?;
             let (listener, Offer { token, .. }) = prepared?;
-            Bootstrap::centre(Kind::Mpi, Star::new(0, size, None), Some((listener, &token)), options)?
+            Bootstrap::centre(BootstrapKind::Mpi, Star::new(0, size, None), Some((listener, &token)), options)?
         } else {
             let bytes = broadcast(&world, None, &clock)?;
-            let offer: Result<Offer, (Ending, String)> = serde_json::from_slice(&bytes)
+            let offer: Result<Offer, (FailureKind, String)> = serde_json::from_slice(&bytes)
                 .map_err(|error| failed(format_args!("rank 0's addresses are unreadable: {error}")))?;
             let offer = offer.map_err(|(ending, text)| BootstrapError::Aborted { rank: 0, ending, text })?;
             let candidates = candidates(&offer, &Member::here().identity);
             let master = candidates.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
-            Bootstrap::leaf(Kind::Mpi, (rank, size), || Ok(candidates.clone()), &master, &offer.token, options)?
+            Bootstrap::leaf(
+                BootstrapKind::Mpi,
+                (rank, size),
+                || Ok(candidates.clone()),
+                &master,
+                &offer.token,
+                options,
+            )?
         };
         opened.session = Some(session);
         Ok(opened)
@@ -105,7 +112,7 @@ fn candidates(offer: &Offer, here: &str) -> Vec<SocketAddr> {
     offer.addresses.iter().map(|&address| (address, offer.port).into()).collect()
 }
 
-fn listen(options: &Options) -> Result<(TcpListener, Offer), BootstrapError> {
+fn listen(options: &BootstrapOptions) -> Result<(TcpListener, Offer), BootstrapError> {
     let addresses = interfaces(options.interfaces.as_deref())?;
     // Listens on all interfaces: the hosts of the other ranks are not known yet, and ranks of this host use the
     // loopback.

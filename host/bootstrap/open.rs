@@ -8,7 +8,8 @@ use super::progress::Reporter;
 use super::star::Star;
 use super::wait::Clock;
 use super::{
-    Bootstrap, BootstrapError, Kind, Member, Options, TcpSettings, detect, is_spawned_child, process_env, tcp,
+    Bootstrap, BootstrapError, BootstrapKind, BootstrapOptions, Member, TcpSettings, detect, is_spawned_child,
+    process_env, tcp,
 };
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
@@ -17,22 +18,22 @@ use std::sync::{Arc, Mutex};
 const MAX_SIZE: usize = 1 << 16;
 
 impl Bootstrap {
-    /// Opens the kind of bootstrap that the environment indicates ([`Kind::detect`]). `ranks` is the number of ranks of
-    /// a `local` job (default 1). Under a launcher it may be `None`; otherwise it must equal the number of ranks of the
-    /// launcher.
-    pub fn auto(ranks: Option<usize>, options: Options) -> Result<Self, BootstrapError> {
-        Bootstrap::open(Kind::asked_for(&process_env)?, ranks, options)
+    /// Opens the kind of bootstrap that the environment indicates ([`BootstrapKind::detect`]). `ranks` is the number of
+    /// ranks of a `local` job (default 1). Under a launcher it may be `None`; otherwise it must equal the number of
+    /// ranks of the launcher.
+    pub fn auto(ranks: Option<usize>, options: BootstrapOptions) -> Result<Self, BootstrapError> {
+        Bootstrap::open(BootstrapKind::asked_for(&process_env)?, ranks, options)
     }
 
     /// Like [`Bootstrap::auto`], but opens the given kind.
-    pub fn open(kind: Kind, ranks: Option<usize>, options: Options) -> Result<Self, BootstrapError> {
+    pub fn open(kind: BootstrapKind, ranks: Option<usize>, options: BootstrapOptions) -> Result<Self, BootstrapError> {
         let mut opened = match kind {
-            Kind::Local if is_spawned_child() => Bootstrap::child(options)?,
-            Kind::Local => {
+            BootstrapKind::Local if is_spawned_child() => Bootstrap::child(options)?,
+            BootstrapKind::Local => {
                 detect::refuse_alone(&process_env, kind)?;
                 Bootstrap::local(ranks.unwrap_or(1), options)?
             }
-            Kind::Tcp => {
+            BootstrapKind::Tcp => {
                 let settings = TcpSettings::from_env(&process_env)?;
                 if settings.size == 1 {
                     detect::refuse_alone(&process_env, kind)?;
@@ -40,9 +41,9 @@ impl Bootstrap {
                 Bootstrap::tcp(&settings, options)?
             }
             #[cfg(feature = "mpi")]
-            Kind::Mpi => Bootstrap::mpi(options)?,
+            BootstrapKind::Mpi => Bootstrap::mpi(options)?,
             #[cfg(not(feature = "mpi"))]
-            Kind::Mpi => return Err(detect::no_mpi(&process_env)),
+            BootstrapKind::Mpi => return Err(detect::no_mpi(&process_env)),
         };
         match ranks {
             Some(asked) if asked != opened.size() + opened.missing.len() => {
@@ -60,14 +61,19 @@ impl Bootstrap {
 
     /// Creates a job of one rank, under any launcher, for programs without ranks.
     pub fn alone() -> Result<Self, BootstrapError> {
-        Bootstrap::centre(Kind::Local, Star::new(0, 1, None), None, Options::default())
+        Bootstrap::centre(BootstrapKind::Local, Star::new(0, 1, None), None, BootstrapOptions::default())
     }
 
     /// Creates rank 0 of a job whose other ranks obtain its address by other means. Accepts ranks 1 to `size - 1` on
     /// `listener`.
-    pub fn serve(listener: TcpListener, size: usize, token: &str, options: Options) -> Result<Self, BootstrapError> {
+    pub fn serve(
+        listener: TcpListener,
+        size: usize,
+        token: &str,
+        options: BootstrapOptions,
+    ) -> Result<Self, BootstrapError> {
         let star = Star::new(0, checked_size(size)?, None);
-        Bootstrap::centre(Kind::Tcp, star, Some((listener, token)), options)
+        Bootstrap::centre(BootstrapKind::Tcp, star, Some((listener, token)), options)
     }
 
     /// Joins a job at the first of `addresses` that answers with the right token.
@@ -76,17 +82,17 @@ impl Bootstrap {
         rank: usize,
         size: usize,
         token: &str,
-        options: Options,
+        options: BootstrapOptions,
     ) -> Result<Self, BootstrapError> {
         let shown = addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
-        Bootstrap::leaf(Kind::Tcp, (rank, size), || Ok(addresses.to_vec()), &shown, token, options)
+        Bootstrap::leaf(BootstrapKind::Tcp, (rank, size), || Ok(addresses.to_vec()), &shown, token, options)
     }
 
     pub(super) fn centre(
-        kind: Kind,
+        kind: BootstrapKind,
         star: Star,
         listening: Option<(TcpListener, &str)>,
-        options: Options,
+        options: BootstrapOptions,
     ) -> Result<Self, BootstrapError> {
         let clock = Clock::new(options.timeout, options.interrupt);
         let acceptor = match listening {
@@ -99,12 +105,12 @@ impl Bootstrap {
     }
 
     pub(super) fn leaf(
-        kind: Kind,
+        kind: BootstrapKind,
         (rank, size): (usize, usize),
         candidates: impl Fn() -> Result<Vec<SocketAddr>, String>,
         master: &str,
         token: &str,
-        options: Options,
+        options: BootstrapOptions,
     ) -> Result<Self, BootstrapError> {
         let clock = Clock::new(options.timeout, options.interrupt);
         let mut star = Star::new(rank, checked_size(size)?, None);
@@ -121,13 +127,13 @@ impl Bootstrap {
 
     /// Runs the first step of every job: all ranks exchange their [`Member`] and compare their options.
     fn start(
-        kind: Kind,
+        kind: BootstrapKind,
         mut star: Star,
         mut acceptor: Option<Acceptor>,
         mut clock: Clock,
-        options: Options,
+        options: BootstrapOptions,
     ) -> Result<Self, BootstrapError> {
-        let Options { timeout, progress, interrupt, fingerprint, piece_bytes, partial, .. } = options;
+        let BootstrapOptions { timeout, progress, interrupt, fingerprint, piece_bytes, partial, .. } = options;
         star.progress.count_by(progress);
         star.partial = partial;
         let mut opened = Bootstrap {

@@ -1,11 +1,11 @@
-//! Jobs that continue without ranks that are missing ([`Options::partial`](super::Options::partial)).
+//! Jobs that continue without ranks that are missing ([`BootstrapOptions::partial`](super::BootstrapOptions::partial)).
 //!
 //! In such a job, a rank that does not connect in time, leaves, or reports an error does not end the job. Rank 0
 //! excludes it by sending an empty part for it in the current step. All other ranks receive the empty part in the same
 //! step, and every rank then renumbers the remaining ranks.
 
 use super::Bootstrap;
-use super::error::{BootstrapError, Ending, human};
+use super::error::{BootstrapError, FailureKind, human};
 use super::link::Link;
 use super::progress::lock;
 use super::star::Star;
@@ -13,7 +13,7 @@ use super::wait::Clock;
 
 /// A rank that is missing from a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingRank {
     /// Number of the rank at the start of the job.
     pub rank: usize,
     /// Host name of the rank; `None` if it did not connect.
@@ -56,7 +56,7 @@ impl Star {
     /// Excludes a rank that has failed. Returns the error if the job does not continue without it.
     pub(super) fn exclude_failed(&mut self, rank: usize, error: BootstrapError) -> Result<(), BootstrapError> {
         // Ctrl-C ends every rank.
-        if error.ending() == Ending::Interrupted || !self.exclude(&[rank], &error.to_string()) {
+        if error.ending() == FailureKind::Interrupted || !self.exclude(&[rank], &error.to_string()) {
             return Err(error);
         }
         Ok(())
@@ -84,7 +84,7 @@ impl Star {
 impl Bootstrap {
     /// Returns the ranks that are missing from the job.
     #[must_use]
-    pub fn missing(&self) -> &[Missing] {
+    pub fn missing(&self) -> &[MissingRank] {
         &self.missing
     }
 
@@ -103,7 +103,7 @@ impl Bootstrap {
             let excluded = star.excluded[rank].take();
             let known = self.members.get(rank).map(|member| member.host.clone());
             let (host, why) = excluded.map_or((None, String::new()), |excluded| (excluded.host, excluded.why));
-            self.missing.push(Missing { rank: self.first_numbers[rank], host: host.or(known), why });
+            self.missing.push(MissingRank { rank: self.first_numbers[rank], host: host.or(known), why });
         }
         star.renumber(&left);
         (self.rank, self.size) = (star.rank, star.size);

@@ -27,7 +27,7 @@ pub(super) fn report_every(timeout: Duration) -> Duration {
 }
 
 /// Progress of all ranks, as known to this rank.
-pub(super) struct Heard {
+pub(super) struct RankProgress {
     rank: usize,
     /// Time at which each rank was last known to have made progress; `None` for this rank.
     last: Vec<Option<Instant>>,
@@ -39,10 +39,10 @@ pub(super) struct Heard {
     counted: u64,
 }
 
-impl Heard {
-    pub fn new(rank: usize, size: usize) -> Heard {
+impl RankProgress {
+    pub fn new(rank: usize, size: usize) -> RankProgress {
         let counter = ginlab_base::progress::counter();
-        Heard { rank, last: vec![None; size], others: 0, unreported: Vec::new(), counter, counted: 0 }
+        RankProgress { rank, last: vec![None; size], others: 0, unreported: Vec::new(), counter, counted: 0 }
     }
 
     /// Renumbers the ranks: this rank becomes `rank`, and `left` are the previous numbers of the remaining ranks.

@@ -27,7 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::acceptor::Acceptor;
 use super::connect::Search;
-use super::error::{BootstrapError, Ending, human};
+use super::error::{BootstrapError, FailureKind, human};
 use super::frame::{self, Frame, FrameKind};
 use super::greeting::{self, Refusal};
 use super::identity::Member;
@@ -62,7 +62,7 @@ impl Ended {
             Ended::Interrupted => BootstrapError::Interrupted(what.to_owned()),
             Ended::TimedOut => {
                 let text = format!("timed out after {} at {what:?}: {peer} is silent", human(limit));
-                BootstrapError::Other(Ending::TimedOut, text)
+                BootstrapError::Other(FailureKind::TimedOut, text)
             }
         }
     }

@@ -11,13 +11,13 @@ use nix::poll::{PollFd, PollFlags};
 use super::Bootstrap;
 use super::acceptor::Acceptor;
 use super::children::Children;
-use super::error::{BootstrapError, Ending};
+use super::error::{BootstrapError, FailureKind};
 use super::frame::{self, FrameKind, MAX_BYTES};
 use super::greeting::{self, Hello};
 use super::identity::Member;
 use super::link::{Link, last_words_of};
 use super::partial::Excluded;
-use super::progress::{Heard, lock, report_every};
+use super::progress::{RankProgress, lock, report_every};
 use super::wait::Clock;
 
 /// Maximum time for reporting an error to the other ranks.
@@ -34,7 +34,7 @@ pub(super) struct Star {
     /// This field is declared after the links: connections are closed before children are stopped.
     pub children: Option<Children>,
     step: u64,
-    pub progress: Heard,
+    pub progress: RankProgress,
     /// Whether the job continues without missing ranks.
     pub partial: bool,
     /// Ranks that rank 0 has excluded since the last numbering.
@@ -45,7 +45,7 @@ impl Star {
     pub fn new(rank: usize, size: usize, children: Option<Children>) -> Self {
         let links = (0..size).map(|_| None).collect();
         let excluded = (0..size).map(|_| None).collect();
-        Star { rank, size, links, children, step: 0, progress: Heard::new(rank, size), partial: false, excluded }
+        Star { rank, size, links, children, step: 0, progress: RankProgress::new(rank, size), partial: false, excluded }
     }
 
     /// Returns the bytes of all ranks, by rank. Ranks other than 0 receive only the first `spread` bytes of each part.
@@ -340,7 +340,7 @@ impl Star {
 
     /// Reports the reason why this rank stops to the other ranks. Never fails, and waits only briefly, because it is
     /// the last action of a broken job.
-    pub fn last_words(&mut self, origin: usize, ending: Ending, text: &str) {
+    pub fn last_words(&mut self, origin: usize, ending: FailureKind, text: &str) {
         static NEVER: AtomicBool = AtomicBool::new(false);
         let clock = Clock::new(LAST_WORDS, &NEVER);
         for rank in (0..self.size).filter(|rank| *rank != origin) {

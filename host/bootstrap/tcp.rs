@@ -9,7 +9,7 @@ use super::host::checked_host;
 use super::local::TOKEN;
 use super::open::checked_size;
 use super::star::Star;
-use super::{Bootstrap, Ending, Kind, Options};
+use super::{Bootstrap, BootstrapKind, BootstrapOptions, FailureKind};
 use ginlab_base::limits;
 
 /// torchrun's default port.
@@ -70,7 +70,7 @@ impl TcpSettings {
 
 impl Bootstrap {
     /// Joins the job that `settings` describe ([`TcpSettings::from_env`]): listens as rank 0, or connects to it.
-    pub fn tcp(settings: &TcpSettings, options: Options) -> Result<Self, BootstrapError> {
+    pub fn tcp(settings: &TcpSettings, options: BootstrapOptions) -> Result<Self, BootstrapError> {
         let &TcpSettings { rank, size, ref master, port, ref token } = settings;
         if size == 0 || rank >= size {
             let allowed = format!("must be from 0 to {}", size.saturating_sub(1));
@@ -78,16 +78,23 @@ impl Bootstrap {
         }
         if rank > 0 {
             let resolve = || resolve(master, port);
-            return Bootstrap::leaf(Kind::Tcp, (rank, size), resolve, &format!("{master}:{port}"), token, options);
+            return Bootstrap::leaf(
+                BootstrapKind::Tcp,
+                (rank, size),
+                resolve,
+                &format!("{master}:{port}"),
+                token,
+                options,
+            );
         }
         checked_size(size)?;
         // Checks the limit now. Otherwise, the connection that exceeds it would be refused only after all others have
         // connected.
         if let Some(why) = limits::lacking_files(size as u64) {
-            return Err(BootstrapError::Other(Ending::Usage, format!("connections of {size} ranks: {why}")));
+            return Err(BootstrapError::Other(FailureKind::Usage, format!("connections of {size} ranks: {why}")));
         }
         let listener = if size > 1 { Some((listen(master, port)?, token.as_str())) } else { None };
-        Bootstrap::centre(Kind::Tcp, Star::new(0, size, None), listener, options)
+        Bootstrap::centre(BootstrapKind::Tcp, Star::new(0, size, None), listener, options)
     }
 }
 

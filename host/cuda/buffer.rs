@@ -1,6 +1,6 @@
 //! Memory of a device: location, copies to and from it, and freeing.
 
-use super::{Device, DeviceError, DmaBuf, Place, Plain, dma_buf, emulated};
+use super::{Device, DeviceError, DmaBuf, MemoryLocation, Plain, dma_buf, emulated};
 use ginlab_base::memory_file::MemoryFile;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,10 +26,10 @@ pub fn free_buffers_again() -> bool {
 #[derive(Debug)]
 pub struct Buffer {
     pub(super) device: Device,
-    pub(super) place: Place,
+    pub(super) place: MemoryLocation,
     pub(super) address: u64,
     pub(super) bytes: usize,
-    /// File of the memory, if it is [`Place::File`] memory.
+    /// File of the memory, if it is [`MemoryLocation::File`] memory.
     pub(super) file: Option<Arc<MemoryFile>>,
     /// Whether the driver has pinned this shared memory.
     pub(super) pinned: bool,
@@ -64,7 +64,7 @@ impl Buffer {
     /// Returns the ordinal of the CUDA device whose memory this is. `None` for host memory, managed memory and the
     /// emulated device.
     pub fn cuda_device(&self) -> Option<i32> {
-        if self.place == Place::Device { self.device.cuda_ordinal() } else { None }
+        if self.place == MemoryLocation::Device { self.device.cuda_ordinal() } else { None }
     }
 
     /// Exports memory of a CUDA device as a dma-buf, so that a NIC can register it.
@@ -73,14 +73,16 @@ impl Buffer {
     /// Returns an error if this is not memory of a CUDA device, or the driver does not support the export.
     pub fn dma_buf(&self) -> Result<DmaBuf, DeviceError> {
         match &self.device {
-            Device::Gpu(gpu) if self.place == Place::Device => dma_buf::export(&gpu.context, self.address, self.bytes),
+            Device::Gpu(gpu) if self.place == MemoryLocation::Device => {
+                dma_buf::export(&gpu.context, self.address, self.bytes)
+            }
             _ => Err(DeviceError::Refused("only memory of a CUDA device is exported as a dma-buf".into())),
         }
     }
 
     /// Returns whether the CPU can access the memory directly.
     pub fn on_host(&self) -> bool {
-        self.place != Place::Device || matches!(self.device, Device::Emulated)
+        self.place != MemoryLocation::Device || matches!(self.device, Device::Emulated)
     }
 
     /// Copies `values` into the memory at `offset` bytes, for every kind of memory.
@@ -90,7 +92,9 @@ impl Buffer {
     pub fn write<T: Copy>(&self, offset: usize, values: &[T]) -> Result<(), DeviceError> {
         self.check_range(offset, size_of_val(values))?;
         match &self.device {
-            Device::Gpu(gpu) if self.place == Place::Device => gpu.copy_in(self.address + offset as u64, values),
+            Device::Gpu(gpu) if self.place == MemoryLocation::Device => {
+                gpu.copy_in(self.address + offset as u64, values)
+            }
             _ => {
                 let target = (self.address + offset as u64) as *mut u8;
                 // SAFETY: the range was checked. Callers must not write while a grid or NIC uses the bytes.
@@ -107,7 +111,9 @@ impl Buffer {
     pub fn read<T: Plain>(&self, offset: usize, values: &mut [T]) -> Result<(), DeviceError> {
         self.check_range(offset, size_of_val(values))?;
         match &self.device {
-            Device::Gpu(gpu) if self.place == Place::Device => gpu.copy_out(self.address + offset as u64, values),
+            Device::Gpu(gpu) if self.place == MemoryLocation::Device => {
+                gpu.copy_out(self.address + offset as u64, values)
+            }
             _ => {
                 let source = (self.address + offset as u64) as *const u8;
                 // SAFETY: the range was checked. Callers must not read while a grid or NIC writes the bytes.
@@ -148,7 +154,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let lent = self.lent && self.place != Place::File;
+        let lent = self.lent && self.place != MemoryLocation::File;
         if lent || KEEP.load(Ordering::Acquire) {
             // The GPU's context frees its memory, so the context is also kept.
             std::mem::forget(self.device.clone());
@@ -158,7 +164,7 @@ impl Drop for Buffer {
         match &self.device {
             Device::Gpu(gpu) if self.pinned => gpu.unpin(self.address),
             // Dropping the file removes its mapping.
-            _ if self.place == Place::File => {}
+            _ if self.place == MemoryLocation::File => {}
             Device::Emulated => emulated::free(self.address, self.bytes),
             Device::Gpu(gpu) => gpu.free(self.place, self.address),
         }
@@ -172,7 +178,7 @@ mod tests {
 
     #[test]
     fn buffers_are_kept_until_next_program() {
-        let allocate = || Device::Emulated.allocate(Place::Device, 4 << 20).unwrap();
+        let allocate = || Device::Emulated.allocate(MemoryLocation::Device, 4 << 20).unwrap();
         assert!(!free_buffers_again());
         keep_buffers();
         let buffer = allocate();
@@ -186,7 +192,7 @@ mod tests {
 
     #[test]
     fn lent_memory_outlives_its_buffer() {
-        let mut buffer = Device::Emulated.allocate(Place::Device, 4 << 20).unwrap();
+        let mut buffer = Device::Emulated.allocate(MemoryLocation::Device, 4 << 20).unwrap();
         buffer.write(4096, &[7u64]).unwrap();
         buffer.lend(true);
         let there = buffer.address() + 4096;
@@ -197,7 +203,7 @@ mod tests {
 
     #[test]
     fn emulated_memory_is_zeroed_host_memory() {
-        for place in [Place::Device, Place::Host, Place::Managed, Place::File] {
+        for place in [MemoryLocation::Device, MemoryLocation::Host, MemoryLocation::Managed, MemoryLocation::File] {
             let buffer = Device::Emulated.allocate(place, 4096).unwrap();
             assert!(buffer.on_host(), "{place:?}");
             let mut words = [1u64; 512];

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 /// Copies from device to host memory that finish in the order in which they were started. This is a trait, so that
 /// tests need no GPU.
-pub trait Copies: std::fmt::Debug + Send {
+pub trait OrderedCopies: std::fmt::Debug + Send {
     /// Starts a copy.
     ///
     /// # Safety
     /// `source` must be device memory and `destination` pinned host memory, both of `bytes` bytes. Both must stay valid
-    /// until the copy is counted by [`finished`](Copies::finished).
+    /// until the copy is counted by [`finished`](OrderedCopies::finished).
     ///
     /// # Errors
     /// Returns the driver's error if the copy cannot be started.
@@ -49,7 +49,7 @@ impl CopyQueue {
     }
 }
 
-impl Copies for CopyQueue {
+impl OrderedCopies for CopyQueue {
     unsafe fn start(&mut self, destination: u64, source: u64, bytes: usize) -> Result<(), DeviceError> {
         self.gpu.bind()?;
         let stream: CUstream = self.stream.cu_stream();

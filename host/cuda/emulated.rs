@@ -1,7 +1,7 @@
 //! The emulated device: memory from the system allocator, and grids run by [`cuda_std::emulation`].
 
 use super::{DeviceError, Kernel};
-use cuda_std::emulation::Grid;
+use cuda_std::emulation::EmulatedGrid;
 pub(super) use cuda_std::emulation::stop_all;
 use ginlab_base::limits::explain;
 use ginlab_base::memory;
@@ -73,7 +73,7 @@ pub(super) fn is_running() -> bool {
 
 /// Runs a grid, if there is enough memory for its threads.
 pub(super) fn run(blocks: u32, threads: u32, resident: bool, body: impl Fn() + Sync) -> Result<(), DeviceError> {
-    let grid = Grid::new(blocks, threads).resident(resident);
+    let grid = EmulatedGrid::new(blocks, threads).resident(resident);
     if grid.bytes() >= UNASKED {
         check_memory(&grid, memory::available())?;
     }
@@ -92,7 +92,7 @@ pub(super) fn run(blocks: u32, threads: u32, resident: bool, body: impl Fn() + S
 }
 
 /// Returns an error if a grid's threads would need more than the available memory.
-fn check_memory(grid: &Grid, available: Option<u64>) -> Result<(), DeviceError> {
+fn check_memory(grid: &EmulatedGrid, available: Option<u64>) -> Result<(), DeviceError> {
     match available {
         Some(available) if grid.bytes() > available => Err(DeviceError::Refused(format!(
             "the threads that must be resident need {} of memory on the emulated device, but {} are available; use \
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn oversized_grid_is_rejected_before_allocation() {
-        let grid = Grid::new(132, 1024).resident(true);
+        let grid = EmulatedGrid::new(132, 1024).resident(true);
         assert!(check_memory(&grid, Some(grid.bytes())).is_ok() && check_memory(&grid, None).is_ok());
         let refused = check_memory(&grid, Some(1 << 30)).map_err(|error| error.to_string());
         let text = refused.expect_err("too much");

@@ -10,14 +10,14 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Work of a stream, which a graph may run more than once.
-pub type Work = Arc<dyn Fn() -> Result<(), DeviceError> + Send + Sync>;
+pub type StreamWork = Arc<dyn Fn() -> Result<(), DeviceError> + Send + Sync>;
 
 /// Time at which the stream reached the event, or the first error before that.
-pub struct Event(Arc<OnceLock<Result<Instant, DeviceError>>>);
+pub struct EmulatedEvent(Arc<OnceLock<Result<Instant, DeviceError>>>);
 
 enum Task {
     /// Work and its number, from 1.
-    Work(Work, u64),
+    Work(StreamWork, u64),
     Event(Arc<OnceLock<Result<Instant, DeviceError>>>),
 }
 
@@ -25,7 +25,7 @@ enum Task {
 pub struct Worker {
     tasks: Option<Sender<Task>>,
     thread: Option<JoinHandle<()>>,
-    recorded: RefCell<Option<Vec<Work>>>,
+    recorded: RefCell<Option<Vec<StreamWork>>>,
     /// Number of works that were queued.
     queued: Cell<u64>,
     /// Number of leading works that are not executed if they have not started.
@@ -63,7 +63,7 @@ impl Worker {
         if sent { Ok(()) } else { Err(DeviceError::Emulated("the stream's thread exited".into())) }
     }
 
-    pub fn work(&self, work: Work) -> Result<(), DeviceError> {
+    pub fn work(&self, work: StreamWork) -> Result<(), DeviceError> {
         if let Some(recorded) = self.recorded.borrow_mut().as_mut() {
             recorded.push(work);
             return Ok(());
@@ -71,7 +71,7 @@ impl Worker {
         self.queue(work)
     }
 
-    fn queue(&self, work: Work) -> Result<(), DeviceError> {
+    fn queue(&self, work: StreamWork) -> Result<(), DeviceError> {
         self.queued.set(self.queued.get() + 1);
         self.send(Task::Work(work, self.queued.get()))
     }
@@ -81,14 +81,14 @@ impl Worker {
         self.discarded.store(self.queued.get(), Ordering::Relaxed);
     }
 
-    pub fn event(&self) -> Result<Event, DeviceError> {
+    pub fn event(&self) -> Result<EmulatedEvent, DeviceError> {
         let event = Arc::new(OnceLock::new());
         self.send(Task::Event(event.clone()))?;
-        Ok(Event(event))
+        Ok(EmulatedEvent(event))
     }
 
     /// Waits for an event. The other stream's thread always reaches it, with or without an error.
-    pub fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
+    pub fn wait_for(&self, event: &EmulatedEvent) -> Result<(), DeviceError> {
         let event = event.0.clone();
         self.queue(Arc::new(move || event.wait().clone().map(drop)))
     }
@@ -102,7 +102,7 @@ impl Worker {
         self.recorded.replace(Some(Vec::new()));
     }
 
-    pub fn end_recording(&self) -> Vec<Work> {
+    pub fn end_recording(&self) -> Vec<StreamWork> {
         self.recorded.take().unwrap_or_default()
     }
 }
@@ -115,13 +115,13 @@ impl Drop for Worker {
     }
 }
 
-impl Event {
+impl EmulatedEvent {
     pub fn is_complete(&self) -> Result<bool, DeviceError> {
         self.0.get().cloned().transpose().map(|found| found.is_some())
     }
 
-    pub fn since_us(&self, earlier: &Event) -> Result<f64, DeviceError> {
-        let at = |event: &Event| {
+    pub fn since_us(&self, earlier: &EmulatedEvent) -> Result<f64, DeviceError> {
+        let at = |event: &EmulatedEvent| {
             event
                 .0
                 .get()

@@ -5,7 +5,7 @@ use super::driver::{failed, is_there, refused_or_failed};
 use super::loading::{Module, load};
 use super::ptx::{capability_of, module_of, ptx};
 use super::wait::wait_out;
-use super::{DeviceError, HostKind, Kernel, Place, Plain};
+use super::{DeviceError, HostKind, Kernel, MemoryLocation, Plain};
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUevent_flags};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
 use std::ffi::c_void;
@@ -186,10 +186,10 @@ impl Gpu {
         self.context.bind_to_thread().map_err(failed("cuCtxSetCurrent"))
     }
 
-    pub(super) fn allocate(&self, place: Place, bytes: usize) -> Result<u64, DeviceError> {
+    pub(super) fn allocate(&self, place: MemoryLocation, bytes: usize) -> Result<u64, DeviceError> {
         self.bind()?;
         match place {
-            Place::Device => {
+            MemoryLocation::Device => {
                 let what = format!("allocating {bytes} bytes of GPU memory");
                 // SAFETY: the context is current, and the memory is zeroed before it is read.
                 let address = unsafe { result::malloc_sync(bytes) }.map_err(failed(what))?;
@@ -198,7 +198,7 @@ impl Gpu {
                 self.settle()?;
                 Ok(address)
             }
-            Place::Host => {
+            MemoryLocation::Host => {
                 let what = format!("pinning {bytes} bytes of host memory");
                 // SAFETY: the context is current.
                 let pointer = unsafe { result::malloc_host(bytes, HOST_FLAGS) }.map_err(failed(what))?;
@@ -206,7 +206,7 @@ impl Gpu {
                 unsafe { std::ptr::write_bytes(pointer.cast::<u8>(), 0, bytes) };
                 Ok(pointer as u64)
             }
-            Place::Managed => {
+            MemoryLocation::Managed => {
                 let concurrent = Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
                 let concurrent = self.context.attribute(concurrent).map_err(failed("cuDeviceGetAttribute"))?;
                 check_concurrent(&self.name, concurrent != 0)?;
@@ -220,18 +220,18 @@ impl Gpu {
                 unsafe { std::ptr::write_bytes(address as *mut u8, 0, bytes) };
                 Ok(address)
             }
-            Place::File => Err(DeviceError::Refused("the CUDA driver cannot allocate a memory file".into())),
+            MemoryLocation::File => Err(DeviceError::Refused("the CUDA driver cannot allocate a memory file".into())),
         }
     }
 
-    pub(super) fn free(&self, place: Place, address: u64) {
+    pub(super) fn free(&self, place: MemoryLocation, address: u64) {
         // An error cannot be handled here; the context records it for its next call.
         let result = self.context.bind_to_thread().and_then(|()| match place {
             // SAFETY: `address` was returned by `allocate`, and launches that used it have ended.
-            Place::Device | Place::Managed => unsafe { result::free_sync(address) },
+            MemoryLocation::Device | MemoryLocation::Managed => unsafe { result::free_sync(address) },
             // SAFETY: `address` was returned by `allocate`, and launches that used it have ended, as for device memory.
-            Place::Host => unsafe { result::free_host(address as *mut c_void) },
-            Place::File => Ok(()),
+            MemoryLocation::Host => unsafe { result::free_host(address as *mut c_void) },
+            MemoryLocation::File => Ok(()),
         });
         self.context.record_err(result);
     }

@@ -27,7 +27,7 @@ pub enum Function<A> {
         /// Name of the entry point.
         name: String,
         /// The driver's handle.
-        function: Handle,
+        function: ForeignFunction,
         /// Dynamic shared memory of a launch, in bytes.
         shared: u32,
         /// Whether all blocks of a grid must be resident at the same time.
@@ -51,7 +51,7 @@ impl<A> std::fmt::Debug for Function<A> {
 
 /// A function of a loaded module. Modules are never unloaded.
 #[derive(Clone, Copy, Debug)]
-pub struct Handle(pub(super) sys::CUfunction);
+pub struct ForeignFunction(pub(super) sys::CUfunction);
 
 /// A separately compiled module: a cubin or PTX file.
 #[derive(Debug)]
@@ -167,7 +167,7 @@ pub(super) fn check_resident<A>(
 }
 
 fn named<A>(name: &str, function: sys::CUfunction, resident: bool) -> Function<A> {
-    let (function, asked) = (Handle(function), AtomicU64::new(0));
+    let (function, asked) = (ForeignFunction(function), AtomicU64::new(0));
     Function::Gpu { name: name.into(), function, shared: 0, resident, asked, args: PhantomData }
 }
 

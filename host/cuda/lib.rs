@@ -1,10 +1,10 @@
 //! Devices that run kernels: GPUs through the CUDA driver, or an emulation on the CPU.
 //!
 //! Both accept the same [`Kernel`] with the same arguments, and both provide three kinds of device memory:
-//! [`Place::Device`], [`Place::Host`] (pinned, accessible to device, CPU and NIC under the same address) and
-//! [`Place::Managed`]. On the emulated device, all three are ordinary host memory. [`Place::File`] is a memory file
-//! (memfd) that other processes can map. A [`MappedBuffer`] is GPU memory that the CPU can also access, if GDRCopy is
-//! installed.
+//! [`MemoryLocation::Device`], [`MemoryLocation::Host`] (pinned, accessible to device, CPU and NIC under the same
+//! address) and [`MemoryLocation::Managed`]. On the emulated device, all three are ordinary host memory.
+//! [`MemoryLocation::File`] is a memory file (memfd) that other processes can map. A [`MappedBuffer`] is GPU memory
+//! that the CPU can also access, if GDRCopy is installed.
 
 mod buffer;
 mod card_writes;
@@ -27,7 +27,7 @@ mod wait;
 
 pub use buffer::{Buffer, free_buffers_again, keep_buffers};
 pub use card_writes::{CardWrites, Flush};
-pub use copies::{Copies, CopyQueue};
+pub use copies::{CopyQueue, OrderedCopies};
 pub use dma_buf::{DmaBuf, dma_buf};
 pub use driver::driver_version;
 pub use features::{VisibleGpu, initialization_error, visible_gpus};
@@ -75,7 +75,7 @@ pub enum DeviceError {
 ///
 /// The first paragraph of each variant is its `--help` text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Choice {
+pub enum DeviceChoice {
     /// The GPU
     ///
     /// Opening fails if there is none.
@@ -90,7 +90,7 @@ pub enum Choice {
 
 /// Location of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MemoryLocation {
     /// Memory of the device.
     Device,
     /// Pinned host memory, mapped into the device under the same address.
@@ -115,18 +115,18 @@ pub enum Device {
 
 impl Device {
     /// Opens the device for rank number `index` of this host. Ranks share GPUs if there are fewer GPUs than ranks. Also
-    /// returns the reason if [`Choice::Auto`] selected the emulated device. The driver compiles a module of kernels
-    /// when one of its kernels is first used.
+    /// returns the reason if [`DeviceChoice::Auto`] selected the emulated device. The driver compiles a module of
+    /// kernels when one of its kernels is first used.
     ///
     /// # Errors
     /// Returns [`DeviceError::Missing`] if `choice` requires a GPU and there is none.
-    pub fn open(choice: Choice, index: usize) -> Result<(Device, Option<String>), DeviceError> {
-        if choice == Choice::Emulated {
+    pub fn open(choice: DeviceChoice, index: usize) -> Result<(Device, Option<String>), DeviceError> {
+        if choice == DeviceChoice::Emulated {
             return Ok((Device::Emulated, None));
         }
         match gpu::Gpu::open(index) {
             Ok(gpu) => Ok((Device::Gpu(Arc::new(gpu)), None)),
-            Err(DeviceError::Missing(why)) if choice == Choice::Auto => Ok((Device::Emulated, Some(why))),
+            Err(DeviceError::Missing(why)) if choice == DeviceChoice::Auto => Ok((Device::Emulated, Some(why))),
             Err(error) => Err(error),
         }
     }
@@ -167,10 +167,10 @@ impl Device {
     ///
     /// # Errors
     /// Returns an error if there is not enough memory.
-    pub fn allocate(&self, place: Place, bytes: usize) -> Result<Buffer, DeviceError> {
+    pub fn allocate(&self, place: MemoryLocation, bytes: usize) -> Result<Buffer, DeviceError> {
         let length = NonZeroUsize::new(bytes).unwrap_or(NonZeroUsize::MIN);
         let bytes = length.get();
-        if place == Place::File {
+        if place == MemoryLocation::File {
             let refused =
                 |error| DeviceError::Refused(format!("cannot allocate {bytes} bytes in a memory file: {error}"));
             return self.file(length).map_err(refused);
@@ -187,16 +187,16 @@ impl Device {
     fn file(&self, length: NonZeroUsize) -> io::Result<Buffer> {
         let file = memory_file::share(MemoryFile::create(length)?);
         let (device, address, bytes) = (self.clone(), file.address(), length.get());
-        Ok(Buffer { device, place: Place::File, address, bytes, file: Some(file), pinned: false, lent: false })
+        Ok(Buffer { device, place: MemoryLocation::File, address, bytes, file: Some(file), pinned: false, lent: false })
     }
 
-    /// Allocates pinned [`Place::File`] memory, which other processes of this machine can map and kernels of this
-    /// device can access.
+    /// Allocates pinned [`MemoryLocation::File`] memory, which other processes of this machine can map and kernels of
+    /// this device can access.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory, or if the driver cannot pin it.
     pub fn pinned_shared(&self, bytes: usize) -> Result<Buffer, DeviceError> {
-        let mut buffer = self.allocate(Place::File, bytes)?;
+        let mut buffer = self.allocate(MemoryLocation::File, bytes)?;
         if let Device::Gpu(gpu) = self {
             gpu.pin(buffer.address, buffer.bytes)?;
             buffer.pinned = true;

@@ -2,7 +2,7 @@
 
 use super::buffer::KEEP;
 use super::gdr::{self, Api, Connection, GPU_PAGE, Mapping};
-use super::{Buffer, Device, DeviceError, Place};
+use super::{Buffer, Device, DeviceError, MemoryLocation};
 use std::sync::atomic::Ordering;
 
 /// GPU memory that the CPU can also access, through the GPU's PCIe window, at a separate address. Released on drop. As
@@ -39,7 +39,7 @@ impl Device {
         let (pinned, allocated) = gdr::pinned_and_allocated(bytes).ok_or_else(|| {
             DeviceError::Refused(format!("cannot allocate {bytes} bytes: more than a GPU can address"))
         })?;
-        let memory = self.allocate(Place::Device, allocated)?;
+        let memory = self.allocate(MemoryLocation::Device, allocated)?;
         gpu.synchronize_copies_of(memory.address())?;
         let device_address = memory.address().next_multiple_of(GPU_PAGE as u64);
         let mapping = Mapping::new(connection, memory, device_address, pinned)?;

@@ -5,7 +5,7 @@
 //! closing and freeing.
 
 use super::driver::failed;
-use super::{Buffer, Device, DeviceError, Place};
+use super::{Buffer, Device, DeviceError, MemoryLocation};
 use cudarc::driver::sys;
 use ginlab_base::memory_file::{FileName, MemoryFile};
 use serde::{Deserialize, Serialize};
@@ -71,7 +71,7 @@ impl Device {
         let length = length(bytes)?;
         let refused = |error| DeviceError::Refused(format!("cannot allocate {bytes} bytes of shared memory: {error}"));
         let mut memory = match self {
-            Device::Gpu(_) => self.allocate(Place::Device, length.get())?,
+            Device::Gpu(_) => self.allocate(MemoryLocation::Device, length.get())?,
             Device::Emulated => self.file(length).map_err(refused)?,
         };
         memory.bytes = bytes as usize;

@@ -18,9 +18,9 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 /// A stream. Dropping it waits until its work ends, which it does because every wait inside a kernel is bounded.
-pub struct Stream(Kind);
+pub struct Stream(StreamKind);
 
-enum Kind {
+enum StreamKind {
     Emulated(emulated_stream::Worker),
     Gpu(Arc<gpu::Gpu>, Arc<CudaStream>),
 }
@@ -29,7 +29,7 @@ enum Kind {
 pub struct Event(EventKind);
 
 enum EventKind {
-    Emulated(emulated_stream::Event),
+    Emulated(emulated_stream::EmulatedEvent),
     Gpu(CudaEvent),
 }
 
@@ -37,15 +37,15 @@ enum EventKind {
 pub struct Graph(GraphKind);
 
 enum GraphKind {
-    Emulated(Vec<emulated_stream::Work>),
+    Emulated(Vec<emulated_stream::StreamWork>),
     Gpu(CudaGraph),
 }
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
-            Kind::Emulated(_) => "Stream(emulated)",
-            Kind::Gpu(..) => "Stream(gpu)",
+            StreamKind::Emulated(_) => "Stream(emulated)",
+            StreamKind::Gpu(..) => "Stream(gpu)",
         })
     }
 }
@@ -73,10 +73,10 @@ impl Stream {
     /// Returns the driver's error, or the system's if the emulated device's thread cannot be started.
     pub fn new(device: &Device) -> Result<Stream, DeviceError> {
         match device {
-            Device::Emulated => emulated_stream::Worker::start().map(|worker| Stream(Kind::Emulated(worker))),
+            Device::Emulated => emulated_stream::Worker::start().map(|worker| Stream(StreamKind::Emulated(worker))),
             Device::Gpu(gpu) => {
                 let stream = gpu.context.new_stream().map_err(failed("cuStreamCreate"))?;
-                Ok(Stream(Kind::Gpu(gpu.clone(), stream)))
+                Ok(Stream(StreamKind::Gpu(gpu.clone(), stream)))
             }
         }
     }
@@ -91,14 +91,14 @@ impl Stream {
         gpu.bind()?;
         let (_, highest) = result::stream::get_priority_range().map_err(failed("cuCtxGetStreamPriorityRange"))?;
         let stream = gpu.context.new_stream_with_priority(highest).map_err(failed("cuStreamCreateWithPriority"))?;
-        Ok(Stream(Kind::Gpu(gpu.clone(), stream)))
+        Ok(Stream(StreamKind::Gpu(gpu.clone(), stream)))
     }
 
     /// Returns the handle for other CUDA libraries. `None` on the emulated device.
     pub fn handle(&self) -> Option<*mut c_void> {
         match &self.0 {
-            Kind::Emulated(_) => None,
-            Kind::Gpu(_, stream) => Some(stream.cu_stream().cast()),
+            StreamKind::Emulated(_) => None,
+            StreamKind::Gpu(_, stream) => Some(stream.cu_stream().cast()),
         }
     }
 
@@ -145,8 +145,8 @@ impl Stream {
     /// Returns whether [`launch_early`](Stream::launch_early) differs from [`launch`](Stream::launch) on this device.
     pub fn begins_early(&self) -> bool {
         match &self.0 {
-            Kind::Emulated(_) => false,
-            Kind::Gpu(gpu, _) => gpu.begins_early(),
+            StreamKind::Emulated(_) => false,
+            StreamKind::Gpu(gpu, _) => gpu.begins_early(),
         }
     }
 
@@ -161,7 +161,7 @@ impl Stream {
         A: Copy + Send + Sync + 'static,
     {
         match (&self.0, launched) {
-            (Kind::Emulated(worker), Function::Native { function, resident, .. }) => {
+            (StreamKind::Emulated(worker), Function::Native { function, resident, .. }) => {
                 check_resident(None, launched, grid, block)?;
                 let (function, resident) = (*function, *resident);
                 worker.work(Arc::new(move || {
@@ -171,7 +171,7 @@ impl Stream {
                     })
                 }))
             }
-            (Kind::Gpu(gpu, stream), Function::Gpu { function, name, shared, .. }) => {
+            (StreamKind::Gpu(gpu, stream), Function::Gpu { function, name, shared, .. }) => {
                 check_resident(Some(gpu), launched, grid, block)?;
                 gpu.bind()?;
                 let parameters = &mut [(&raw mut args).cast::<c_void>()];
@@ -213,14 +213,14 @@ impl Stream {
     /// Returns the driver's error if the copy cannot be appended.
     pub unsafe fn copy(&self, destination: u64, source: u64, bytes: u64) -> Result<(), DeviceError> {
         match &self.0 {
-            Kind::Emulated(worker) => worker.work(Arc::new(move || {
+            StreamKind::Emulated(worker) => worker.work(Arc::new(move || {
                 // SAFETY: the caller guarantees that both ranges are valid and not accessed otherwise.
                 unsafe {
                     std::ptr::copy_nonoverlapping(source as *const u8, destination as *mut u8, bytes as usize);
                 }
                 Ok(())
             })),
-            Kind::Gpu(gpu, stream) => {
+            StreamKind::Gpu(gpu, stream) => {
                 gpu.bind()?;
                 // With unified addressing, the driver knows the device of each address, including addresses of opened
                 // IPC handles. For those, cuMemcpyPeerAsync would require a context that this process does not have.
@@ -249,8 +249,8 @@ impl Stream {
 
     fn event_with(&self, flags: CUevent_flags) -> Result<Event, DeviceError> {
         match &self.0 {
-            Kind::Emulated(worker) => worker.event().map(|event| Event(EventKind::Emulated(event))),
-            Kind::Gpu(gpu, stream) => {
+            StreamKind::Emulated(worker) => worker.event().map(|event| Event(EventKind::Emulated(event))),
+            StreamKind::Gpu(gpu, stream) => {
                 let event = gpu.context.new_event(Some(flags)).map_err(failed("cuEventCreate"))?;
                 event.record(stream).map_err(failed("cuEventRecord"))?;
                 Ok(Event(EventKind::Gpu(event)))
@@ -264,8 +264,10 @@ impl Stream {
     /// Returns the driver's error, or [`DeviceError::Refused`] if the event belongs to another device.
     pub fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
         match (&self.0, &event.0) {
-            (Kind::Emulated(worker), EventKind::Emulated(event)) => worker.wait_for(event),
-            (Kind::Gpu(_, stream), EventKind::Gpu(event)) => stream.wait(event).map_err(failed("cuStreamWaitEvent")),
+            (StreamKind::Emulated(worker), EventKind::Emulated(event)) => worker.wait_for(event),
+            (StreamKind::Gpu(_, stream), EventKind::Gpu(event)) => {
+                stream.wait(event).map_err(failed("cuStreamWaitEvent"))
+            }
             _ => Err(other_device("the event")),
         }
     }
@@ -273,18 +275,18 @@ impl Stream {
     /// Discards appended grids that have not started, if the device can. For work that is aborted: the kernels of a
     /// failed series do nothing, but a thousand launches of the emulated device take a second.
     pub fn discard(&self) {
-        if let Kind::Emulated(worker) = &self.0 {
+        if let StreamKind::Emulated(worker) = &self.0 {
             worker.discard();
         }
     }
 
     /// Waits for the stream's work. Returns the error with which the emulated device ended a grid because of a bug in a
-    /// kernel ([`cuda_std::emulation::Grid::run`]). Intended for callers that already have the failure of a kernel's
-    /// call, because the bug might have been detected only after the failure. Returns `None` on a GPU.
+    /// kernel ([`cuda_std::emulation::EmulatedGrid::run`]). Intended for callers that already have the failure of a
+    /// kernel's call, because the bug might have been detected only after the failure. Returns `None` on a GPU.
     pub fn kernel_bug(&self) -> Option<DeviceError> {
         match &self.0 {
-            Kind::Emulated(worker) => worker.failure(),
-            Kind::Gpu(..) => None,
+            StreamKind::Emulated(worker) => worker.failure(),
+            StreamKind::Gpu(..) => None,
         }
     }
 
@@ -295,13 +297,13 @@ impl Stream {
     /// Returns the driver's error or that of `work`.
     pub fn record(&self, work: impl FnOnce(&Stream) -> Result<(), DeviceError>) -> Result<Graph, DeviceError> {
         match &self.0 {
-            Kind::Emulated(worker) => {
+            StreamKind::Emulated(worker) => {
                 worker.begin_recording();
                 let result = work(self);
                 let recorded = worker.end_recording();
                 result.map(|()| Graph(GraphKind::Emulated(recorded)))
             }
-            Kind::Gpu(_, stream) => {
+            StreamKind::Gpu(_, stream) => {
                 let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
                 stream.begin_capture(mode).map_err(failed("cuStreamBeginCapture"))?;
                 let result = work(self);
@@ -326,11 +328,11 @@ impl Stream {
     /// Returns the driver's error if the graph cannot be launched.
     pub unsafe fn replay(&self, graph: &Graph) -> Result<(), DeviceError> {
         match (&self.0, &graph.0) {
-            (Kind::Emulated(worker), GraphKind::Emulated(list)) => {
+            (StreamKind::Emulated(worker), GraphKind::Emulated(list)) => {
                 list.iter().try_for_each(|work| worker.work(work.clone()))
             }
             // The graph is launched into the stream on which it was recorded.
-            (Kind::Gpu(..), GraphKind::Gpu(graph)) => graph.launch().map_err(failed("cuGraphLaunch")),
+            (StreamKind::Gpu(..), GraphKind::Gpu(graph)) => graph.launch().map_err(failed("cuGraphLaunch")),
             _ => Err(other_device("the graph")),
         }
     }
@@ -338,7 +340,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if let (Kind::Gpu(..), Ok(end)) = (&self.0, self.mark()) {
+        if let (StreamKind::Gpu(..), Ok(end)) = (&self.0, self.mark()) {
             wait_out(|| end.is_complete());
         }
     }

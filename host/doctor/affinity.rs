@@ -3,8 +3,8 @@
 use super::machine::Machine;
 use super::{Checked, ok, skipped, warn};
 use ginlab_topology::cores::parse_list;
-use ginlab_topology::pci::Kind;
-use ginlab_topology::tree::Function;
+use ginlab_topology::pci::PciKind;
+use ginlab_topology::tree::PciFunction;
 
 pub fn pcie(machine: &Machine) -> Checked {
     let Some(tree) = &machine.tree else { return skipped(machine.bus_unseen().unwrap_or_default()) };
@@ -47,9 +47,9 @@ pub fn cores(machine: &Machine) -> Checked {
     let Some(allowed) = allowed else { return skipped("/proc/self/status cannot be read") };
     let Some(tree) = &machine.tree else { return skipped(machine.bus_unseen().unwrap_or_default()) };
     let (mine, cards) = (machine.usable_gpus(), machine.usable_card_addresses());
-    let gpus: Vec<&Function> = tree.of(Kind::Gpu).filter(|gpu| mine.contains(&gpu.address)).collect();
-    let is_mine = |nic: &&Function| nic.rma && cards.as_ref().is_none_or(|cards| cards.contains(&nic.address));
-    let devices: Vec<&Function> = gpus.iter().copied().chain(tree.of(Kind::Nic).filter(is_mine)).collect();
+    let gpus: Vec<&PciFunction> = tree.of(PciKind::Gpu).filter(|gpu| mine.contains(&gpu.address)).collect();
+    let is_mine = |nic: &&PciFunction| nic.rma && cards.as_ref().is_none_or(|cards| cards.contains(&nic.address));
+    let devices: Vec<&PciFunction> = gpus.iter().copied().chain(tree.of(PciKind::Nic).filter(is_mine)).collect();
     let found =
         format!("{} cores for {} GPUs and {} NICs with RDMA", allowed.len(), gpus.len(), devices.len() - gpus.len());
     let mend = "srun --cpu-bind=none, mpirun --bind-to none, taskset -pc 0-N $$ (ginlab pins its own threads)";

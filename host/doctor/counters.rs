@@ -3,7 +3,7 @@
 use super::efa::needed;
 use super::machine::Machine;
 use super::{Checked, ok, skipped, warn};
-use ginlab_topology::environment::Counters;
+use ginlab_topology::environment::NicCounters;
 
 /// Counters of failed packets, each with the counter of all packets.
 const RATES: [(&str, &str); 2] = [("retrans_pkts", "tx_pkts"), ("rx_drops", "rx_pkts")];
@@ -45,7 +45,7 @@ impl Rate {
 }
 
 /// Returns the names of the ports of EFA devices; of all RDMA devices if there are none.
-pub(super) fn ports(machine: &Machine, counters: &Counters) -> Vec<String> {
+pub(super) fn ports(machine: &Machine, counters: &NicCounters) -> Vec<String> {
     let efa = machine.efa_devices();
     let of_efa = |port: &&str| {
         let device = port.split_once('/').map(|(device, _)| device);
@@ -55,7 +55,7 @@ pub(super) fn ports(machine: &Machine, counters: &Counters) -> Vec<String> {
 }
 
 /// Returns the rates of the ports.
-pub(super) fn rates(counters: &Counters, ports: &[String]) -> Vec<Rate> {
+pub(super) fn rates(counters: &NicCounters, ports: &[String]) -> Vec<Rate> {
     let of_port = |port: &String| {
         let rate = |(counter, packets): (&'static str, &str)| {
             let count = counters.get(port, counter)?;
@@ -67,7 +67,7 @@ pub(super) fn rates(counters: &Counters, ports: &[String]) -> Vec<Rate> {
 }
 
 /// Returns the events that have occurred on the ports, with their counts.
-pub(super) fn events(counters: &Counters, ports: &[String]) -> Vec<(String, &'static str, u64)> {
+pub(super) fn events(counters: &NicCounters, ports: &[String]) -> Vec<(String, &'static str, u64)> {
     let of_port = |port: &String| {
         let event =
             |name: &'static str| Some((port.clone(), name, counters.get(port, name).filter(|count| *count > 0)?));
@@ -77,7 +77,7 @@ pub(super) fn events(counters: &Counters, ports: &[String]) -> Vec<(String, &'st
 }
 
 /// Describes the failures in a difference of counters, worst first.
-fn trouble(counters: &Counters, ports: &[String], events_matter: fn(&str) -> bool) -> Vec<String> {
+fn trouble(counters: &NicCounters, ports: &[String], events_matter: fn(&str) -> bool) -> Vec<String> {
     let mut high: Vec<Rate> = rates(counters, ports).into_iter().filter(|rate| rate.share() >= LIMIT).collect();
     high.sort_by(|one, other| other.share().total_cmp(&one.share()));
     let events = events(counters, ports).into_iter().filter(|(_, name, _)| events_matter(name));
@@ -85,7 +85,7 @@ fn trouble(counters: &Counters, ports: &[String], events_matter: fn(&str) -> boo
 }
 
 pub fn counters(machine: &Machine) -> Checked {
-    let counters = Counters::read(machine.root());
+    let counters = NicCounters::read(machine.root());
     let ports = ports(machine, &counters);
     if ports.is_empty() {
         needed(machine)?;

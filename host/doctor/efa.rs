@@ -2,7 +2,7 @@
 
 use super::machine::Machine;
 use super::{Checked, fail, ok, skipped, warn};
-use ginlab_topology::Way;
+use ginlab_topology::PciPath;
 use ginlab_topology::near;
 
 /// Skips a check if there is no EFA device and none is required.
@@ -64,7 +64,7 @@ fn fewer_near(machine: &Machine) -> String {
     let counts: Vec<(String, usize)> = near(tree)
         .into_iter()
         .map(|near| {
-            let own = matches!(near.way, Some(Way::Switch | Way::Root));
+            let own = matches!(near.way, Some(PciPath::Switch | PciPath::Root));
             (near.gpu.address.to_string(), if own { near.nics.iter().filter(|nic| nic.efa).count() } else { 0 })
         })
         .collect();

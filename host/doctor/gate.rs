@@ -8,9 +8,9 @@ use super::kernel_log;
 use super::machine::{Fabric, GpuState, Machine};
 use super::nvlink::CHECKSUMS_PER_SECOND;
 use super::trial::{BYTES, Trial};
-use super::{Finding, Severity, State, fail, of, ok};
+use super::{CheckState, Finding, Severity, fail, of, ok};
 use ginlab_base::stats::upper_median;
-use ginlab_topology::environment::Counters;
+use ginlab_topology::environment::NicCounters;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub enum Limit {
 
 /// A figure of a machine or of one of its devices.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figure {
+pub struct MachineFigure {
     /// Check that examines the figure.
     pub check: &'static str,
     /// Device: PCI address of a GPU, or name of a NIC or rail; `machine` for the whole machine.
@@ -41,7 +41,7 @@ pub struct Figure {
     /// Limit; `None` if the figure is only reported.
     pub limit: Option<Limit>,
     /// `ok`, `fail`, or `skipped` if it could not be read.
-    pub state: State,
+    pub state: CheckState,
     /// PCI address of the GPU whose memory was used, for rates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
@@ -53,14 +53,14 @@ fn figure(
     name: &'static str,
     value: Option<f64>,
     limit: Option<Limit>,
-) -> Figure {
+) -> MachineFigure {
     let kept = |value: f64| match limit {
         Some(Limit::AtLeast(least)) => value >= least,
         Some(Limit::AtMost(most)) => value <= most,
         None => true,
     };
-    let state = value.map_or(State::Skipped, |value| if kept(value) { State::Ok } else { State::Fail });
-    Figure { check, item: item.to_string(), name, value, limit, state, gpu: None }
+    let state = value.map_or(CheckState::Skipped, |value| if kept(value) { CheckState::Ok } else { CheckState::Fail });
+    MachineFigure { check, item: item.to_string(), name, value, limit, state, gpu: None }
 }
 
 /// The whole machine, as an item.
@@ -69,7 +69,7 @@ const MACHINE: &str = "machine";
 /// Returns the figures of a machine whose instance type is known. `at_least` is the minimum ratio of each NIC's
 /// loop-back rate to the median of all NICs.
 #[must_use]
-pub fn figures(machine: &Machine, at_least: f64) -> Vec<Figure> {
+pub fn figures(machine: &Machine, at_least: f64) -> Vec<MachineFigure> {
     let Some(kind) = machine.kind() else { return Vec::new() };
     let count = |count: usize| machine.bus_unseen().is_none().then_some(count as f64);
     let least = |number: usize| Some(Limit::AtLeast(number as f64));
@@ -84,12 +84,12 @@ pub fn figures(machine: &Machine, at_least: f64) -> Vec<Figure> {
     all
 }
 
-fn of_gpus(machine: &Machine) -> Vec<Figure> {
+fn of_gpus(machine: &Machine) -> Vec<MachineFigure> {
     let none = Some(Limit::AtMost(0.0));
     let read = machine.asked.xids.as_ref().and_then(|read| read.as_ref().ok());
     let grave = |lines: &Vec<String>| {
         let xids = kernel_log::xids(lines);
-        xids.iter().filter(|xid| kernel_log::state_of(xid.action) == State::Fail).count() as f64
+        xids.iter().filter(|xid| kernel_log::state_of(xid.action) == CheckState::Fail).count() as f64
     };
     let mut all = vec![figure("xid", MACHINE, "xid_errors_to_act_on", read.map(grave), none)];
     let Some(Ok(gpus)) = &machine.asked.gpus else {
@@ -129,7 +129,7 @@ fn grown(machine: &Machine, gpu: &GpuState) -> Option<(super::LinkErrors, Durati
     Some((later.link_errors.since(&gpu.link_errors), *apart))
 }
 
-fn of_ports(machine: &Machine) -> Vec<Figure> {
+fn of_ports(machine: &Machine) -> Vec<MachineFigure> {
     let rates = port_rates(machine);
     let most = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
     let mut all = Vec::new();
@@ -137,7 +137,7 @@ fn of_ports(machine: &Machine) -> Vec<Figure> {
         let rate = rates.iter().find(|(known, _)| *known == name).map(|(_, rate)| *rate);
         all.push(figure("efa-links", &name, "port_gbits_s", rate, Some(Limit::AtLeast(most))));
     }
-    let counters = Counters::read(machine.root());
+    let counters = NicCounters::read(machine.root());
     let ports = counters::ports(machine, &counters);
     for rate in counters::rates(&counters, &ports) {
         let name = if rate.counter == "rx_drops" { "dropped_share" } else { "retransmitted_share" };
@@ -152,7 +152,7 @@ fn of_ports(machine: &Machine) -> Vec<Figure> {
 }
 
 /// Returns the rate of a write of each NIC to itself, from the memory of the nearest GPU if it can access it.
-fn loop_back(machine: &Machine, at_least: f64) -> Vec<Figure> {
+fn loop_back(machine: &Machine, at_least: f64) -> Vec<MachineFigure> {
     let trials = machine.asked.trials.as_deref().unwrap_or_default();
     let has_gpu = trials.iter().any(|trial| trial.gpu);
     // Other trials do not belong to a NIC.
@@ -167,15 +167,15 @@ fn loop_back(machine: &Machine, at_least: f64) -> Vec<Figure> {
         // A trial that failed has no rate. This is worse than a rate that was not read.
         let rate = rate(trial).unwrap_or(0.0);
         let gpu = trial.device.map(|address| address.to_string());
-        Figure { gpu, ..figure("smoke", &trial.rail, "loop_back_gbytes_s", Some(rate), limit) }
+        MachineFigure { gpu, ..figure("smoke", &trial.rail, "loop_back_gbytes_s", Some(rate), limit) }
     };
     trials.iter().filter(of_nic).map(of_trial).collect()
 }
 
 /// Sums up the figures as a finding.
 #[must_use]
-pub fn finding(host: &str, figures: &[Figure]) -> Finding {
-    let line = |figure: &Figure| {
+pub fn finding(host: &str, figures: &[MachineFigure]) -> Finding {
+    let line = |figure: &MachineFigure| {
         let value = figure.value.map_or("not read".to_owned(), |value| format!("{value:.6}"));
         let value =
             if value.contains('.') { value.trim_end_matches('0').trim_end_matches('.').to_owned() } else { value };
@@ -187,8 +187,8 @@ pub fn finding(host: &str, figures: &[Figure]) -> Finding {
         let limit = limit.replace(".000000)", ")");
         format!("{} {} {value}{limit}", figure.item, figure.name)
     };
-    let wrong: Vec<String> = figures.iter().filter(|figure| figure.state == State::Fail).map(line).collect();
-    let unread: Vec<String> = figures.iter().filter(|figure| figure.state == State::Skipped).map(line).collect();
+    let wrong: Vec<String> = figures.iter().filter(|figure| figure.state == CheckState::Fail).map(line).collect();
+    let unread: Vec<String> = figures.iter().filter(|figure| figure.state == CheckState::Skipped).map(line).collect();
     let lines: Vec<String> = wrong.iter().chain(&unread).take(6).cloned().collect();
     let said = match (wrong.len(), unread.len()) {
         (0, 0) => ok(format!("{} figures within their limits", figures.len())),

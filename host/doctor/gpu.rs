@@ -2,7 +2,7 @@
 
 use super::machine::Machine;
 use super::trial::REGISTERING;
-use super::{Checked, State, fail, nvlink, ok, skipped, warn};
+use super::{CheckState, Checked, fail, nvlink, ok, skipped, warn};
 use ginlab_bootstrap::Launcher;
 use ginlab_topology::visible as cuda_visible;
 
@@ -10,7 +10,7 @@ use ginlab_topology::visible as cuda_visible;
 /// the user permits staging.
 pub(super) fn if_direct_is_expected(machine: &Machine, checked: Checked) -> Checked {
     let said = match checked {
-        Err(said) if said.state > State::Ok => said,
+        Err(said) if said.state > CheckState::Ok => said,
         other => return other,
     };
     let kind = machine.instance().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Kernel log: Xid errors of GPUs, with their time and the action that NVIDIA's catalog names.
 
 use super::machine::Machine;
-use super::{Checked, Severity, State, fail, gpu, ok, skipped, warn};
+use super::{CheckState, Checked, Severity, fail, gpu, ok, skipped, warn};
 use std::process::Command;
 
 /// Immediate action for an Xid: "Resolution Bucket" of NVIDIA's catalog of Xid errors for driver r590, as listed by
@@ -156,9 +156,9 @@ pub fn xid(machine: &Machine) -> Checked {
         Action::Replace => "replace the instance",
     };
     match state_of(worst.action) {
-        State::Warn => warn(found, mend),
-        State::Fail => fail(found, mend),
-        State::Ok | State::Skipped => ok(found),
+        CheckState::Warn => warn(found, mend),
+        CheckState::Fail => fail(found, mend),
+        CheckState::Ok | CheckState::Skipped => ok(found),
     }
 }
 
@@ -175,10 +175,10 @@ pub fn severity(machine: &Machine) -> Severity {
 }
 
 /// Returns the state of the check for an action.
-pub(super) fn state_of(action: Action) -> State {
+pub(super) fn state_of(action: Action) -> CheckState {
     match action {
-        Action::Ignore => State::Ok,
-        Action::RestartProgram | Action::Monitor => State::Warn,
-        Action::Reset | Action::Reboot | Action::Replace => State::Fail,
+        Action::Ignore => CheckState::Ok,
+        Action::RestartProgram | Action::Monitor => CheckState::Warn,
+        Action::Reset | Action::Reboot | Action::Replace => CheckState::Fail,
     }
 }

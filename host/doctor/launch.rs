@@ -2,7 +2,7 @@
 
 use super::machine::Machine;
 use super::{Checked, fail, ok, skipped, warn};
-use ginlab_bootstrap::{Kind, Launcher};
+use ginlab_bootstrap::{BootstrapKind, Launcher};
 use ginlab_fabric::discover::leaves_the_machine;
 
 pub fn launch(machine: &Machine) -> Checked {
@@ -26,7 +26,7 @@ pub fn launch(machine: &Machine) -> Checked {
                 "make build FEATURES=mpi, or set RANK, WORLD_SIZE, MASTER_ADDR and GINLAB_TOKEN",
             )
         } else {
-            ok(format!("{found}; ranks by {}", Kind::Tcp))
+            ok(format!("{found}; ranks by {}", BootstrapKind::Tcp))
         };
     }
     // srun without a suitable plugin does not configure MPI, so that each task assumes that it is rank 0 of 1.

@@ -33,7 +33,7 @@ pub mod trial;
 pub mod verbs;
 
 pub use fit::only_emulated;
-pub use machine::{Asked, Fabric, GpuState, LinkErrors, Machine, RemappedRows, Requirements};
+pub use machine::{Fabric, GpuState, LinkErrors, Machine, RemappedRows, Requirements, SystemAnswers};
 pub use severity::Severity;
 pub use took::Took;
 
@@ -43,7 +43,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
-pub enum State {
+pub enum CheckState {
     /// The check did not run, or its subject is not observable from this process.
     Skipped,
     /// No problem was found.
@@ -58,7 +58,7 @@ pub enum State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     /// Outcome of the check.
-    pub state: State,
+    pub state: CheckState,
     /// Short description of what was found.
     pub found: String,
     /// Remedy: a command, or a short description if there is none; empty if no remedy is needed.
@@ -70,20 +70,20 @@ type Checked<T = Said> = Result<T, Said>;
 
 /// Returns the result of a check that found no problem.
 fn ok(found: impl Into<String>) -> Checked {
-    Ok(Said { state: State::Ok, found: found.into(), mend: String::new() })
+    Ok(Said { state: CheckState::Ok, found: found.into(), mend: String::new() })
 }
 
 /// Returns the result of a check that could not be performed.
 fn skipped<T>(why: impl Into<String>) -> Checked<T> {
-    Err(Said { state: State::Skipped, found: why.into(), mend: String::new() })
+    Err(Said { state: CheckState::Skipped, found: why.into(), mend: String::new() })
 }
 
 fn warn(found: impl Into<String>, mend: impl Into<String>) -> Checked {
-    Err(Said { state: State::Warn, found: found.into(), mend: mend.into() })
+    Err(Said { state: CheckState::Warn, found: found.into(), mend: mend.into() })
 }
 
 fn fail<T>(found: impl Into<String>, mend: impl Into<String>) -> Checked<T> {
-    Err(Said { state: State::Fail, found: found.into(), mend: mend.into() })
+    Err(Said { state: CheckState::Fail, found: found.into(), mend: mend.into() })
 }
 
 /// A check of a machine.
@@ -103,7 +103,7 @@ pub struct Finding {
     /// Name of the check.
     pub check: String,
     /// Outcome of the check.
-    pub state: State,
+    pub state: CheckState,
     /// Description of what the check examines.
     pub looks_at: String,
     /// Short description of what was found.
@@ -196,6 +196,6 @@ fn of(host: &str, check: &str, looks_at: &str, checked: Checked) -> Finding {
 
 /// Returns the worst state. `None` if there are no findings.
 #[must_use]
-pub fn worst(findings: &[Finding]) -> Option<State> {
+pub fn worst(findings: &[Finding]) -> Option<CheckState> {
     findings.iter().map(|finding| finding.state).max()
 }

@@ -63,7 +63,7 @@ pub fn libfabric(machine: &Machine) -> Checked {
 pub fn capabilities(machine: &Machine) -> Checked {
     let listing = match listing(machine) {
         Ok(listing) => listing,
-        Err(said) if said.state == super::State::Skipped => return Err(said),
+        Err(said) if said.state == super::CheckState::Skipped => return Err(said),
         Err(_) => return skipped("without libfabric"),
     };
     let provider = if machine.means_efa() { Some("efa") } else { listing.default_provider() };

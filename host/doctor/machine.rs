@@ -16,11 +16,11 @@ use ginlab_fabric::discover::Domain;
 use ginlab_fabric::libfabric;
 use ginlab_fabric::listing::Listing;
 use ginlab_fabric::model::Profile;
-use ginlab_topology::environment::{Counters, instance_type};
+use ginlab_topology::environment::{NicCounters, instance_type};
 use ginlab_topology::nvml;
 pub use ginlab_topology::nvml::{Fabric, GpuState, LinkErrors, RemappedRows};
-use ginlab_topology::pci::{Kind, PciAddress};
-use ginlab_topology::tree::{Function, Tree};
+use ginlab_topology::pci::{PciAddress, PciKind};
+use ginlab_topology::tree::{PciFunction, Tree};
 use nvml_wrapper::Nvml;
 
 /// Requirements of the user for the machine and the planned runs.
@@ -46,7 +46,7 @@ pub struct Requirements {
 
 /// Query results of a running system; a field is `None` if it was not queried.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct SystemAnswers {
     /// Version and file of the loaded libfabric; `none` if there is none.
     pub libfabric: Option<String>,
     /// MPI library with which this executable was built; empty if there is none.
@@ -79,7 +79,7 @@ pub struct Asked {
     /// Results of trial writes.
     pub trials: Option<Vec<Trial>>,
     /// Counters of the NICs before the trials.
-    pub counters_before: Option<Counters>,
+    pub counters_before: Option<NicCounters>,
     /// Reason why trials were not run, if this executable and not the machine is the cause.
     pub untried: Option<String>,
 }
@@ -98,7 +98,7 @@ pub struct Machine {
     /// Requirements of the user for this machine.
     pub wanted: Requirements,
     /// Query results of the running system.
-    pub asked: Asked,
+    pub asked: SystemAnswers,
     /// Durations of the queries and trials.
     pub took: Took,
     watch: Option<(Instant, Nvml)>,
@@ -114,7 +114,7 @@ impl Machine {
         // for every query.
         let watch = took.of("NVML", nvml::open);
         let looked = Instant::now();
-        let asked = Asked {
+        let asked = SystemAnswers {
             gpus: Some(took.of("GPUs", || watch.as_ref().map_err(Clone::clone).and_then(nvml::states))),
             driver: nvml::driver_version(),
             cuda: cuda::driver_version(),
@@ -126,7 +126,7 @@ impl Machine {
             xids: Some(took.of("the kernel's log", kernel_log::read)),
             mps: Some(ginlab_sharing::mps::is_there()),
             ptx: Some(ginlab_cuda::ptx().rustc.unwrap_or_default().to_owned()),
-            ..Asked::default()
+            ..SystemAnswers::default()
         };
         let (tree, unseen) = seen(took.of("the PCI tree", Tree::here));
         Machine {
@@ -152,7 +152,7 @@ impl Machine {
 
     /// Reads the counters of the NICs, for their changes during the trials.
     pub fn read_counters(&mut self) {
-        self.asked.counters_before = Some(Counters::read(&self.root));
+        self.asked.counters_before = Some(NicCounters::read(&self.root));
     }
 
     /// Queries the GPUs again, for changes of their counters.
@@ -192,8 +192,8 @@ impl Machine {
 
     /// Returns the EFA devices on the bus; empty if the bus is not visible.
     #[must_use]
-    pub fn efa_cards(&self) -> Vec<&Function> {
-        self.tree.iter().flat_map(|tree| tree.of(Kind::Nic)).filter(|nic| nic.efa).collect()
+    pub fn efa_cards(&self) -> Vec<&PciFunction> {
+        self.tree.iter().flat_map(|tree| tree.of(PciKind::Nic)).filter(|nic| nic.efa).collect()
     }
 
     /// Returns the addresses of the EFA devices on the bus that no driver has bound; empty if drivers are unknown.
@@ -237,7 +237,7 @@ impl Machine {
     /// Returns the GPUs on the bus.
     #[must_use]
     pub fn gpus(&self) -> Vec<PciAddress> {
-        self.tree.iter().flat_map(|tree| tree.of(Kind::Gpu)).map(|gpu| gpu.address).collect()
+        self.tree.iter().flat_map(|tree| tree.of(PciKind::Gpu)).map(|gpu| gpu.address).collect()
     }
 
     /// Returns the instance type with its numbers, if it is known.

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Checked, Finding, fail, of, ok, skipped, warn};
-use ginlab_bootstrap::{Member, Missing};
+use ginlab_bootstrap::{Member, MissingRank};
 
 /// Information that a rank sends to the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RankInfo {
+pub struct DoctorRankInfo {
     /// Host name of the machine.
     pub host: String,
     /// Identity of the machine, which is independent of the network namespace.
@@ -28,20 +28,20 @@ pub struct RankInfo {
     pub rails: Option<usize>,
 }
 
-impl RankInfo {
+impl DoctorRankInfo {
     /// Returns the information of this rank, without results of writes.
     #[must_use]
-    pub fn here(versions: Vec<(String, String)>, cards: Option<usize>, gpus: Option<usize>) -> RankInfo {
+    pub fn here(versions: Vec<(String, String)>, cards: Option<usize>, gpus: Option<usize>) -> DoctorRankInfo {
         let member = Member::here();
         let processes = std::fs::read_link("/proc/self/ns/pid").map(|link| link.display().to_string());
-        RankInfo {
+        DoctorRankInfo {
             machine: member.machine().to_owned(),
             host: member.host,
             processes: processes.unwrap_or_default(),
             versions,
             cards,
             gpus,
-            ..RankInfo::default()
+            ..DoctorRankInfo::default()
         }
     }
 }
@@ -53,8 +53,8 @@ const RANKS_EXAMINED: &str = "all ranks of the job: connected, and still there a
 
 /// Reports which ranks are missing from a job of which `present` ranks remain.
 #[must_use]
-pub fn ranks(present: usize, missing: &[Missing]) -> Finding {
-    let line = |missing: &Missing| {
+pub fn ranks(present: usize, missing: &[MissingRank]) -> Finding {
+    let line = |missing: &MissingRank| {
         let host = missing.host.as_ref().map_or("never connected".to_owned(), |host| format!("host {host}"));
         format!("rank {} ({host}): {}", missing.rank, missing.why)
     };
@@ -81,7 +81,7 @@ pub fn lost(why: &str) -> Finding {
 /// Compares the information of all ranks. `clocks` contains, per rank, the time in seconds by which its clock is ahead
 /// of rank 0's clock, and the uncertainty due to message latency.
 #[must_use]
-pub fn compare(cards: &[RankInfo], clocks: &[(f64, f64)]) -> Vec<Finding> {
+pub fn compare(cards: &[DoctorRankInfo], clocks: &[(f64, f64)]) -> Vec<Finding> {
     let all = [
         ("peers-versions", "versions of all ranks", versions(cards)),
         ("peers-cards", "EFA devices and GPUs of all hosts", counts(cards)),
@@ -103,18 +103,22 @@ pub fn compare(cards: &[RankInfo], clocks: &[(f64, f64)]) -> Vec<Finding> {
 }
 
 /// Returns the first rank whose value differs from that of rank 0, with both values.
-fn difference<T: PartialEq>(cards: &[RankInfo], value: impl Fn(&RankInfo) -> T) -> Option<(&RankInfo, T, T)> {
+fn difference<T: PartialEq>(
+    cards: &[DoctorRankInfo],
+    value: impl Fn(&DoctorRankInfo) -> T,
+) -> Option<(&DoctorRankInfo, T, T)> {
     let first = value(cards.first()?);
     let other = cards.iter().find(|card| value(card) != first)?;
     Some((other, first, value(other)))
 }
 
-fn versions(cards: &[RankInfo]) -> Checked {
+fn versions(cards: &[DoctorRankInfo]) -> Checked {
     let Some(first) = cards.first() else { return skipped("no ranks") };
     let mut differ = Vec::new();
     for (name, _) in &first.versions {
-        let value =
-            |card: &RankInfo| card.versions.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        let value = |card: &DoctorRankInfo| {
+            card.versions.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+        };
         if let Some((other, ours, theirs)) = difference(cards, value) {
             let text = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
             differ.push(format!("{name} is {} on {} and {} on {}", text(ours), first.host, text(theirs), other.host));
@@ -126,12 +130,12 @@ fn versions(cards: &[RankInfo]) -> Checked {
     fail(differ.join("; "), "install the same image on every host")
 }
 
-fn counts(cards: &[RankInfo]) -> Checked {
+fn counts(cards: &[DoctorRankInfo]) -> Checked {
     let Some(first) = cards.first() else { return skipped("no ranks") };
     if let Some(blind) = cards.iter().find(|card| card.cards.is_none() || card.gpus.is_none()) {
         return skipped(format!("the PCI bus of {} cannot be seen", blind.host));
     }
-    let known = |card: &RankInfo| (card.cards.unwrap_or_default(), card.gpus.unwrap_or_default());
+    let known = |card: &DoctorRankInfo| (card.cards.unwrap_or_default(), card.gpus.unwrap_or_default());
     match difference(cards, known) {
         Some((other, ours, theirs)) => fail(
             format!(
@@ -144,7 +148,7 @@ fn counts(cards: &[RankInfo]) -> Checked {
     }
 }
 
-fn skew(cards: &[RankInfo], clocks: &[(f64, f64)]) -> Checked {
+fn skew(cards: &[DoctorRankInfo], clocks: &[(f64, f64)]) -> Checked {
     // Precision, in seconds, that suffices to compare logs of several hosts. It exceeds any message latency.
     const MOST: f64 = 1.0;
     let worst = clocks.iter().enumerate().max_by(|(_, a), (_, b)| a.0.abs().total_cmp(&b.0.abs()));
@@ -154,12 +158,12 @@ fn skew(cards: &[RankInfo], clocks: &[(f64, f64)]) -> Checked {
     if ahead.abs() - doubt > MOST { warn(found, "chronyc makestep (or timedatectl set-ntp true)") } else { ok(found) }
 }
 
-fn processes(cards: &[RankInfo]) -> Checked {
+fn processes(cards: &[DoctorRankInfo]) -> Checked {
     if let Some(blind) = cards.iter().find(|card| card.processes.is_empty()) {
         return skipped(format!("the process namespace of {} cannot be read", blind.host));
     }
     let hidden = cards.iter().find_map(|card| {
-        let beside = |other: &&RankInfo| other.machine == card.machine && other.processes != card.processes;
+        let beside = |other: &&DoctorRankInfo| other.machine == card.machine && other.processes != card.processes;
         cards.iter().find(beside).map(|other| (card, other))
     });
     match hidden {
@@ -174,7 +178,7 @@ fn processes(cards: &[RankInfo]) -> Checked {
     }
 }
 
-fn rails(cards: &[RankInfo]) -> Checked {
+fn rails(cards: &[DoctorRankInfo]) -> Checked {
     const MEND: &str = "allow all traffic of the security group to itself, inbound and outbound; EFA needs one availability zone \
                         (and VPC) for all hosts, tcp needs a route between the interfaces of a rail; is the peer alive?";
     let mut unreached = cards.iter().flat_map(|card| card.unreached.iter().map(move |text| (card, text)));
@@ -183,7 +187,7 @@ fn rails(cards: &[RankInfo]) -> Checked {
         let more = if more > 0 { format!(" ({more} more)") } else { String::new() };
         return fail(format!("{}: {text}{more}", card.host), MEND);
     }
-    let open: Vec<&RankInfo> = cards.iter().filter(|card| card.unopened.is_none()).collect();
+    let open: Vec<&DoctorRankInfo> = cards.iter().filter(|card| card.unopened.is_none()).collect();
     match open.iter().find_map(|card| card.rails) {
         Some(_) if open.len() == 1 && cards.len() > 1 => skipped("only one rank has rails: no write was possible"),
         Some(rails) if open.len() < cards.len() => {

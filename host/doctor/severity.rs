@@ -1,6 +1,6 @@
 //! Severity of findings, for schedulers: the required action on the machine.
 
-use super::State;
+use super::CheckState;
 use serde::{Deserialize, Serialize};
 
 /// Action that a finding requires. The terms are those of the cluster health check of awslabs/awsome-distributed-ai,
@@ -43,13 +43,13 @@ const HARDWARE: [&str; 5] = ["efa-links", "nvlink", "pcie", "gate", "peers-rates
 impl Severity {
     /// Returns the severity of a check with this outcome.
     #[must_use]
-    pub fn of(check: &str, state: State) -> Severity {
+    pub fn of(check: &str, state: CheckState) -> Severity {
         match state {
-            State::Skipped | State::Ok => Severity::None,
-            State::Warn => Severity::Monitor,
-            State::Fail if check == "gpu" => Severity::Reset,
-            State::Fail if HARDWARE.contains(&check) => Severity::Isolate,
-            State::Fail => Severity::Configure,
+            CheckState::Skipped | CheckState::Ok => Severity::None,
+            CheckState::Warn => Severity::Monitor,
+            CheckState::Fail if check == "gpu" => Severity::Reset,
+            CheckState::Fail if HARDWARE.contains(&check) => Severity::Isolate,
+            CheckState::Fail => Severity::Configure,
         }
     }
 }

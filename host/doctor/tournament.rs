@@ -43,7 +43,7 @@ pub fn partner(node: usize, round: usize, nodes: usize) -> Option<usize> {
 
 /// A node of the tournament.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Node {
+pub struct TournamentNode {
     /// Host name.
     pub host: String,
     /// Names of the host's rails.
@@ -54,7 +54,7 @@ pub struct Node {
 #[derive(Clone, Debug, Default)]
 pub struct Rates {
     /// The nodes.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<TournamentNode>,
     /// Rates by sender, receiver and rail. 0 for a transfer that failed; `None` if it was not measured.
     pub rates: Vec<Vec<Vec<Option<f32>>>>,
 }
@@ -97,7 +97,7 @@ pub struct SlowPair {
 
 /// Verdict on all NICs and pairs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Verdict {
+pub struct TournamentVerdict {
     /// Median of the medians of all NICs in Gb/s.
     pub median_gbits_s: f32,
     /// Rate below which a NIC or a pair is slow, in Gb/s: a fraction of the median.
@@ -108,7 +108,7 @@ pub struct Verdict {
     pub pairs: Vec<SlowPair>,
 }
 
-impl Verdict {
+impl TournamentVerdict {
     /// Returns a finding for each slow NIC, one for the slow pairs, and one for all. `line` is the line rate of a NIC
     /// in Gb/s, if it is known. `at_least` is the fraction of it that the median must reach.
     #[must_use]
@@ -182,7 +182,7 @@ impl Rates {
 
     /// Judges all NICs and pairs. `at_least` is the fraction of the median of all NICs below which a rate is slow.
     #[must_use]
-    pub fn judge(&self, at_least: f64) -> Verdict {
+    pub fn judge(&self, at_least: f64) -> TournamentVerdict {
         let mut nics = Vec::new();
         for (node, known) in self.nodes.iter().enumerate() {
             nics.extend(known.nics.iter().enumerate().map(|(rail, name)| self.nic(node, rail, name)));
@@ -208,7 +208,7 @@ impl Rates {
                 }
             }
         }
-        Verdict { median_gbits_s, limit_gbits_s: limit, nics, pairs }
+        TournamentVerdict { median_gbits_s, limit_gbits_s: limit, nics, pairs }
     }
 
     fn nic(&self, node: usize, rail: usize, name: &str) -> NicRate {

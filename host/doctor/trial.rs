@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::verbs;
 use ginlab_base::pattern;
-use ginlab_cuda::{self as cuda, Device, Place};
+use ginlab_cuda::{self as cuda, Device, MemoryLocation};
 use ginlab_fabric::discover::Domain;
 use ginlab_fabric::libfabric::{GpuMemory, LibfabricRail, RailOptions};
 use ginlab_fabric::verbs::VerbsRail;
@@ -134,16 +134,16 @@ fn write_to_oneself<R: Messages + 'static>(
 ) -> Result<Timed, String> {
     let told = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
     let flow = Flow::new(vec![rail], timeout);
-    let region = |place: Place| {
+    let region = |place: MemoryLocation| {
         let buffer = device.allocate(place, BYTES).map_err(|error| error.to_string())?;
         flow.register(buffer, Access::ALL).map_err(|error| told(REGISTERING, &error))
     };
-    let place = if gpu { Place::Device } else { Place::Host };
+    let place = if gpu { MemoryLocation::Device } else { MemoryLocation::Host };
     let (source, destination) = (region(place)?, region(place)?);
     let mut sent = vec![0u8; BYTES];
     pattern::fill(&mut sent, pattern::seed(0, 1, 0));
     source.buffer().write(0, &sent).map_err(|error| error.to_string())?;
-    let staging = if gpu { Some((region(Place::Host)?, region(Place::Host)?)) } else { None };
+    let staging = if gpu { Some((region(MemoryLocation::Host)?, region(MemoryLocation::Host)?)) } else { None };
     let connect = || -> Result<(Target, Target), FlowError> {
         let through = staging.as_ref().map_or(&destination, |(_, to)| to);
         let offer = flow.offer(&[&destination, through])?;
@@ -199,7 +199,7 @@ fn fastest(turn: impl Fn() -> Result<(), String>) -> Result<Duration, String> {
 pub fn register_with_cards<'a>(pairs: impl Iterator<Item = (&'a Domain, &'a Device)>) -> Result<String, String> {
     let mut ways = Vec::new();
     for (domain, device) in pairs {
-        let memory = device.allocate(Place::Device, BYTES).map_err(|error| error.to_string())?;
+        let memory = device.allocate(MemoryLocation::Device, BYTES).map_err(|error| error.to_string())?;
         // The provider names a domain after the NIC and the endpoint type: rdmap16s0-rdm.
         let card = domain.name.strip_suffix("-rdm").unwrap_or(&domain.name);
         ways.push(verbs::register(card, &memory)?);

@@ -5,7 +5,8 @@ use super::libfabric::{BareLoop, LibfabricRail, LibfabricRegion};
 use super::verbs::{self, VerbsRail};
 use super::worst::{WorstRail, WorstRegion};
 use super::{
-    Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
+    Access, Completion, FabricError, MemoryRange, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer,
+    mistake,
 };
 
 /// Defines the enums of the kinds listed below, and their dispatch.
@@ -51,7 +52,7 @@ macro_rules! any_rail {
                 match self { $(AnyRail::$kind(rail) => rail.remove_peer(peer),)* }
             }
 
-            unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<AnyRegion, FabricError> {
+            unsafe fn register(&mut self, memory: MemoryRange, access: Access) -> Result<AnyRegion, FabricError> {
                 match self {
                     // SAFETY: forwards the call; the caller upholds the same contract of the inner rail.
                     $(AnyRail::$kind(rail) => unsafe { rail.register(memory, access) }.map(AnyRegion::$kind),)*
@@ -118,7 +119,7 @@ any_rail! {
     /// Rails over libfabric.
     Libfabric(LibfabricRail, LibfabricRegion);
     /// Verbs rails, without libfabric.
-    Verbs(VerbsRail, verbs::Region);
+    Verbs(VerbsRail, verbs::VerbsRegion);
     /// Rails of the worst-case network.
     Worst(Box<WorstRail>, WorstRegion);
 }

@@ -3,14 +3,14 @@
 use crate::any::AnyRail;
 use crate::discover::{self, Domain, Reach};
 use crate::libfabric::{BareLoop, IMMEDIATES, LibfabricRail, LibfabricRegion, RailOptions};
-use crate::model::Model;
+use crate::model::ModelledNics;
 use crate::null::{NullCounts, NullRail};
 use crate::same_host::{CopyThreads, SameHostRail, Stores};
 use crate::verbs::{Verbs, VerbsRail};
 use crate::wanted::{Fabric, SHARED};
-use crate::worst::{Spec, Who, WorstRail};
-use crate::{Access, FabricError, Memory, Rail, card, mistake};
-use ginlab_cuda::Place;
+use crate::worst::{Who, WorstRail, WorstSpec};
+use crate::{Access, FabricError, MemoryRange, Rail, card, mistake};
+use ginlab_cuda::MemoryLocation;
 use ginlab_topology::pci::PciAddress;
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ pub struct RailPlan {
     /// Domains of libfabric or verbs rails; empty for others.
     domains: Vec<Domain>,
     /// Cards of modelled rails.
-    model: Option<Model>,
+    model: Option<ModelledNics>,
     /// Index of the first rail's modelled card.
     first: usize,
     /// Counters of null rails.
@@ -112,7 +112,7 @@ impl Fabric {
                     "MODELLED cards of a {name}: {} Gb/s each, {} us one way; assumed, not published: {assumed}",
                     profile.line_rate_gbps.value, profile.one_way_us.value,
                 ));
-                plan.model = Some(Model::new(name, (**profile).clone(), count, place.rank as u64));
+                plan.model = Some(ModelledNics::new(name, (**profile).clone(), count, place.rank as u64));
             }
             Fabric::Worst(spec) => plan.notes.push(spec.note()),
             Fabric::Shared => {
@@ -167,7 +167,7 @@ impl RailPlan {
 
     /// Returns the model of modelled cards.
     #[must_use]
-    pub fn model(&self) -> Option<&Model> {
+    pub fn model(&self) -> Option<&ModelledNics> {
         self.model.as_ref()
     }
 
@@ -240,15 +240,15 @@ impl RailPlan {
 
     /// Returns the kind of host memory that peers can read and write.
     #[must_use]
-    pub fn place(&self) -> Place {
-        if self.shares_memory() { Place::File } else { Place::Host }
+    pub fn place(&self) -> MemoryLocation {
+        if self.shares_memory() { MemoryLocation::File } else { MemoryLocation::Host }
     }
 
     /// Returns the number of immediates that the completion queue of each rail can hold while no thread polls it.
     #[must_use]
     pub fn immediates(&self) -> usize {
         match &self.fabric {
-            Fabric::Worst(Spec { queue: Some(queue), .. }) => *queue as usize,
+            Fabric::Worst(WorstSpec { queue: Some(queue), .. }) => *queue as usize,
             _ => self.options.immediates.unwrap_or(IMMEDIATES),
         }
     }
@@ -261,7 +261,7 @@ impl RailPlan {
     ///
     /// # Errors
     /// Returns the reason why the memory must be staged or be host memory.
-    pub unsafe fn prove_gpu(&mut self, memory: Memory) -> Result<(), String> {
+    pub unsafe fn prove_gpu(&mut self, memory: MemoryRange) -> Result<(), String> {
         let Some(domain) = self.domains.first() else { return Err("these rails have no NICs".to_owned()) };
         let reaches = match &self.fabric {
             Fabric::Verbs { .. } => Verbs::open(&domain.name).and_then(|card| {

@@ -4,9 +4,9 @@ use libfabric_sys as sys;
 
 use super::domain::IMMEDIATE_BYTES;
 pub use super::domain::{AddressFamily, Domain};
-use super::libfabric::{Doing, Level, Wanted, all_providers, query, refused};
-use super::select::Place;
-pub use super::select::{Plan, Reach};
+use super::libfabric::{FailedOperation, Level, ProviderRequirements, all_providers, query, refused};
+use super::select::DeviceLocation;
+pub use super::select::{DomainSelection, Reach};
 use super::{FabricError, mistake, verbs};
 use ginlab_topology::pci::PciAddress;
 
@@ -48,8 +48,15 @@ pub(super) fn list_domains_for(provider: &str, level: Level, cuda_memory: bool) 
     let mut domains: Vec<Domain> = Vec::new();
     let mut first_error = None;
     for posted_receives in [false, true] {
-        let wanted =
-            Wanted { provider, fabric: None, domain: None, level, cuda_memory, posted_receives, messages: false };
+        let wanted = ProviderRequirements {
+            provider,
+            fabric: None,
+            domain: None,
+            level,
+            cuda_memory,
+            posted_receives,
+            messages: false,
+        };
         match query(&wanted) {
             Ok(list) => {
                 for domain in list.iter().map(Domain::of) {
@@ -94,7 +101,7 @@ pub fn leaves_the_machine(interface: &str) -> bool {
 
 /// The provider selected for a run, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct ProviderChoice {
     /// Full name of the provider, such as `tcp;ofi_rxm`.
     pub provider: String,
     /// Reason for the choice, for display.
@@ -108,13 +115,13 @@ pub struct Choice {
 /// datagrams (libfabric 2.x), then `tcp;ofi_rxm`, then `net`. Over the loopback the last two are equally fast, but
 /// `tcp;ofi_rxm` has eight times the queue and honours the completion level without a workaround. A name with a `;` is
 /// used unchanged.
-pub fn choose_provider(requested: Option<&str>) -> Result<Choice, FabricError> {
+pub fn choose_provider(requested: Option<&str>) -> Result<ProviderChoice, FabricError> {
     let Some(name) = requested.map(str::trim).filter(|name| !name.is_empty()) else {
         return match choose_named("efa") {
-            Ok(choice) => Ok(Choice { reason: "default: an EFA device is present".to_owned(), ..choice }),
+            Ok(choice) => Ok(ProviderChoice { reason: "default: an EFA device is present".to_owned(), ..choice }),
             Err(_) => {
                 let choice = choose_named("tcp")?;
-                Ok(Choice { reason: format!("default: no EFA device; {}", choice.reason), ..choice })
+                Ok(ProviderChoice { reason: format!("default: no EFA device; {}", choice.reason), ..choice })
             }
         };
     };
@@ -134,7 +141,7 @@ pub(super) fn variants(name: &str) -> Vec<String> {
     variants
 }
 
-fn choose_named(name: &str) -> Result<Choice, FabricError> {
+fn choose_named(name: &str) -> Result<ProviderChoice, FabricError> {
     if verbs::is_asked(name) {
         if verbs::cards()?.is_empty() {
             // Software NICs that cannot be opened are not listed. Reports the reason first.
@@ -143,7 +150,7 @@ fn choose_named(name: &str) -> Result<Choice, FabricError> {
             return Err(FabricError { hint, ..mistake(name, "listing EFA devices", text) });
         }
         let reason = "EFA devices by verbs, without libfabric".to_owned();
-        return Ok(Choice { provider: verbs::label(), reason });
+        return Ok(ProviderChoice { provider: verbs::label(), reason });
     }
     if super::soft::is_asked(name) {
         let label = super::soft::label().ok_or_else(|| {
@@ -153,7 +160,7 @@ fn choose_named(name: &str) -> Result<Choice, FabricError> {
         let reason =
             "software NICs below libfabric's EFA provider: their figures are not measurements of an EFA device"
                 .to_owned();
-        return choose_named("efa").map(|_| Choice { provider: label.to_owned(), reason });
+        return choose_named("efa").map(|_| ProviderChoice { provider: label.to_owned(), reason });
     }
     let variants = variants(name);
     let mut first_error = None;
@@ -167,12 +174,12 @@ fn choose_named(name: &str) -> Result<Choice, FabricError> {
         };
         if domains.iter().any(|domain| domain.provider == *variant && domain.immediate_bytes >= IMMEDIATE_BYTES) {
             let reason = format!("{variant} has RDM, RMA, remote immediates and delivery complete on this machine");
-            return Ok(Choice { provider: variant.clone(), reason });
+            return Ok(ProviderChoice { provider: variant.clone(), reason });
         }
     }
     Err(first_error.unwrap_or_else(|| {
         let text = "it does not support remote immediates of 4 bytes with reliable datagrams and RMA";
-        refused(name, Doing::Opening, "choosing the provider", sys::FI_ENODATA, text)
+        refused(name, FailedOperation::Opening, "choosing the provider", sys::FI_ENODATA, text)
     }))
 }
 
@@ -192,7 +199,7 @@ pub fn cards(requested: Option<&str>) -> Option<usize> {
     domains.first()?.pci.map(|_| domains.len())
 }
 
-/// Selects the domains of one rank's rails. See [`Plan`].
+/// Selects the domains of one rank's rails. See [`DomainSelection`].
 ///
 /// `explicit` names domains, or `fabric:domain` if a device is in several fabrics, which are used in that order.
 /// Otherwise `count` distinct domains are selected. If the machine has fewer NICs than that, the request is refused,
@@ -209,14 +216,15 @@ pub fn select_domains(
     nearest_to: Option<PciAddress>,
     local_rank: usize,
     local_size: usize,
-) -> Result<Plan, FabricError> {
+) -> Result<DomainSelection, FabricError> {
     super::select::check_count(provider, count)?;
     let chosen = choose_named(provider)?.provider;
     let is_verbs = verbs::is_asked(&chosen);
     let provider = if !is_verbs && super::soft::is_asked(&chosen) { "efa" } else { chosen.as_str() };
     let domains = if is_verbs { verbs::cards()? } else { list_domains(provider)? };
     let request = super::select::Request { provider, count, reach, explicit, nearest_to, local_rank, local_size };
-    let place = |address: &PciAddress| Some(Place { path: address.tree_path()?, numa_node: address.numa_node() });
+    let place =
+        |address: &PciAddress| Some(DeviceLocation { path: address.tree_path()?, numa_node: address.numa_node() });
     super::select::select(domains, &request, &place)
 }
 

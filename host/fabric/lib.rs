@@ -47,7 +47,7 @@ pub struct RailLimits {
 
 /// A range of this process's memory to register.
 #[derive(Clone, Copy, Debug)]
-pub struct Memory {
+pub struct MemoryRange {
     /// Address of the first byte, in the address space of the memory's owner.
     pub address: u64,
     /// Length in bytes.
@@ -287,7 +287,7 @@ pub trait Rail: Sized {
     ///
     /// # Safety
     /// The memory must stay valid and must not move until the region is dropped.
-    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Self::Region, FabricError>;
+    unsafe fn register(&mut self, memory: MemoryRange, access: Access) -> Result<Self::Region, FabricError>;
 
     /// Returns the description that a peer needs to access this region through this rail.
     fn remote(&self, region: &Self::Region) -> RemoteRegion;

@@ -13,10 +13,10 @@ use super::discover::{Provider, list_domains_for, list_providers, variants};
 use super::domain::Domain;
 use super::libfabric::{Level, everything};
 pub use super::listed::Listed;
-use super::printed::{Printed, entries};
+use super::printed::{FiInfoEntry, entries};
 pub use super::select::Reach;
 use ginlab_topology::pci::printed::pci_tree;
-use ginlab_topology::pci::{self, Kind, PciAddress};
+use ginlab_topology::pci::{self, PciAddress, PciKind};
 use ginlab_topology::tree::Tree;
 
 /// All domains and providers that were found.
@@ -62,7 +62,7 @@ impl Listing {
         }
         // Without the PCI bus the nearest GPU is unknown.
         let tree = Tree::here().unwrap_or_default();
-        let gpus = tree.of(Kind::Gpu).map(|gpu| (gpu.address, gpu.path.clone())).collect::<Vec<_>>();
+        let gpus = tree.of(PciKind::Gpu).map(|gpu| (gpu.address, gpu.path.clone())).collect::<Vec<_>>();
         listing.place(&gpus, &|nic| nic.tree_path());
         listing.sort();
         Ok(listing)
@@ -113,7 +113,7 @@ impl Listing {
             let listed = places.iter().find(|(known, _)| known == address).map(|(_, place)| place);
             listed.or_else(|| Some(&tree.functions.iter().find(|one| one.address == *address)?.path)).cloned()
         };
-        let gpus = tree.of(Kind::Gpu).map(|gpu| (gpu.address, gpu.path.clone()));
+        let gpus = tree.of(PciKind::Gpu).map(|gpu| (gpu.address, gpu.path.clone()));
         listing.place(&gpus.collect::<Vec<_>>(), &place);
         Ok(listing)
     }
@@ -128,7 +128,7 @@ impl Listing {
                 "not a dump of `fi_info -v`: it has no line `fi_info:`".to_owned()
             });
         }
-        let listed = |entry: &Printed<'_>| {
+        let listed = |entry: &FiInfoEntry<'_>| {
             entry
                 .listed()
                 .map_err(|what| format!("the entry at line {} has no {what}: is the dump truncated?", entry.line))

@@ -1,6 +1,6 @@
 //! A rail without a network, for measurements of the proxy's own cost.
 
-use super::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake};
+use super::{Access, Completion, FabricError, MemoryRange, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake};
 
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ const LIMITS: RailLimits = RailLimits {
 
 /// Totals of the transfers posted on null rails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct NullTotals {
     /// Number of transfers.
     pub transfers: u64,
     /// Sum of their bytes, wrapping.
@@ -39,17 +39,17 @@ type OfRail = CachePadded<[AtomicU64; 3]>;
 impl NullCounts {
     /// Returns the totals of all transfers that the rails have completed.
     #[must_use]
-    pub fn sum(&self) -> Counted {
+    pub fn sum(&self) -> NullTotals {
         let rails = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let add = |sum: Counted, rail: &Arc<OfRail>| {
+        let add = |sum: NullTotals, rail: &Arc<OfRail>| {
             let [transfers, bytes, checksum] = [0, 1, 2].map(|which: usize| rail[which].load(Ordering::Relaxed));
-            Counted {
+            NullTotals {
                 transfers: sum.transfers + transfers,
                 bytes: sum.bytes.wrapping_add(bytes),
                 checksum: sum.checksum.wrapping_add(checksum),
             }
         };
-        rails.iter().fold(Counted::default(), add)
+        rails.iter().fold(NullTotals::default(), add)
     }
 }
 
@@ -58,7 +58,7 @@ impl NullCounts {
 #[derive(Debug, Default)]
 pub struct NullRail {
     pending: Vec<u64>,
-    counted: Counted,
+    counted: NullTotals,
     told: Arc<OfRail>,
     peers: usize,
 }
@@ -100,7 +100,7 @@ impl NullRail {
 
     /// Returns the totals posted so far.
     #[must_use]
-    pub fn counted(&self) -> Counted {
+    pub fn counted(&self) -> NullTotals {
         self.counted
     }
 
@@ -155,7 +155,7 @@ impl Rail for NullRail {
         Err(self.has_none("peers that leave"))
     }
 
-    unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<NullRegion, FabricError> {
+    unsafe fn register(&mut self, memory: MemoryRange, _access: Access) -> Result<NullRegion, FabricError> {
         Ok(NullRegion { bytes: memory.bytes as u64 })
     }
 
@@ -179,7 +179,7 @@ impl Rail for NullRail {
             return Ok(());
         }
         // Publish the totals before the caller can observe the completions.
-        let Counted { transfers, bytes, checksum } = self.counted;
+        let NullTotals { transfers, bytes, checksum } = self.counted;
         for (told, value) in self.told.iter().zip([transfers, bytes, checksum]) {
             told.store(value, Ordering::Relaxed);
         }
@@ -198,8 +198,9 @@ mod tests {
         let mut rail = NullRail::new();
         rail.insert_peers(&[rail.address().expect("an address")]).expect("a peer");
         // SAFETY: a null rail does not access the memory.
-        let region = unsafe { rail.register(Memory { address: 0, bytes: 1 << 20, cuda_device: None }, Access::ALL) }
-            .expect("a region");
+        let region =
+            unsafe { rail.register(MemoryRange { address: 0, bytes: 1 << 20, cuda_device: None }, Access::ALL) }
+                .expect("a region");
         let remote = rail.remote(&region);
         (rail, region, remote)
     }
@@ -233,7 +234,7 @@ mod tests {
                 prop_assert_eq!(post, Ok(Post::Accepted));
             }
             let bytes = puts.iter().map(|put| put.1).sum::<u64>();
-            prop_assert_eq!(rail.counted(), Counted { transfers: puts.len() as u64, bytes, checksum: expected });
+            prop_assert_eq!(rail.counted(), NullTotals { transfers: puts.len() as u64, bytes, checksum: expected });
             // A duplicate that replaces another transfer is detected.
             if puts.len() > 1 && puts[0] != puts[1] {
                 let (lost, doubled) = (puts[0], puts[1]);
@@ -274,7 +275,7 @@ mod tests {
         // SAFETY: a null rail does not access the memory.
         let error = unsafe { rail.write(&region, &put(remote, u64::MAX, 8, 0)) }.expect_err("out of range");
         assert!(error.to_string().contains("transfer of 8 B"), "{error}");
-        assert_eq!(rail.counted(), Counted::default());
+        assert_eq!(rail.counted(), NullTotals::default());
     }
 
     /// Run it with `cargo test --release --lib -- --ignored --nocapture null`.

@@ -9,15 +9,15 @@ use super::listed::Listed;
 use ginlab_topology::pci::PciAddress;
 
 /// One entry with its values, each of which has a heading.
-pub struct Printed<'a> {
+pub struct FiInfoEntry<'a> {
     /// Number of the block's first line, from 1.
     pub line: usize,
     values: Vec<(&'a str, &'a str, &'a str)>,
 }
 
 /// Parses all entries of a text. Ignores lines before the first entry.
-pub fn entries(text: &str) -> Vec<Printed<'_>> {
-    let mut entries: Vec<Printed<'_>> = Vec::new();
+pub fn entries(text: &str) -> Vec<FiInfoEntry<'_>> {
+    let mut entries: Vec<FiInfoEntry<'_>> = Vec::new();
     let mut headings: Vec<(usize, &str)> = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let indent = line.len() - line.trim_start().len();
@@ -28,7 +28,7 @@ pub fn entries(text: &str) -> Vec<Printed<'_>> {
             continue;
         }
         if key == "fi_info" && indent == 0 {
-            entries.push(Printed { line: number + 1, values: Vec::new() });
+            entries.push(FiInfoEntry { line: number + 1, values: Vec::new() });
             headings = vec![(0, key)];
             continue;
         }
@@ -45,7 +45,7 @@ pub fn entries(text: &str) -> Vec<Printed<'_>> {
     entries
 }
 
-impl<'a> Printed<'a> {
+impl<'a> FiInfoEntry<'a> {
     /// Returns a value. `None` if libfabric printed a null pointer.
     fn text(&self, heading: &str, key: &str) -> Option<&'a str> {
         let found = self.values.iter().find(|(under, name, _)| *under == heading && *name == key);

@@ -23,7 +23,7 @@ pub enum Reach {
 
 /// The domains of a rank's rails, one entry per rail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct DomainSelection {
     /// Rail `i` is opened on `domains[i]`. A domain may occur several times.
     pub domains: Vec<Domain>,
     /// Number of distinct domains.
@@ -106,15 +106,15 @@ pub(super) fn eligible(mut domains: Vec<Domain>, reach: Reach) -> Vec<Domain> {
 
 /// Location of a device: its path in the PCI tree, and the NUMA node if known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct DeviceLocation {
     pub path: String,
     pub numa_node: Option<u32>,
 }
 
-impl Place {
+impl DeviceLocation {
     /// Returns the proximity of two devices; greater is nearer. Compares the shared part of their PCI paths first, then
     /// whether they have the same NUMA node.
-    fn nearness(&self, other: &Place) -> (usize, bool) {
+    fn nearness(&self, other: &DeviceLocation) -> (usize, bool) {
         let same_node = self.numa_node.is_some() && self.numa_node == other.numa_node;
         (shared_path(&self.path, &other.path), same_node)
     }
@@ -124,8 +124,8 @@ impl Place {
 pub(super) fn select(
     mut domains: Vec<Domain>,
     request: &Request<'_>,
-    place: &dyn Fn(&PciAddress) -> Option<Place>,
-) -> Result<Plan, FabricError> {
+    place: &dyn Fn(&PciAddress) -> Option<DeviceLocation>,
+) -> Result<DomainSelection, FabricError> {
     let Request { provider, count, reach, explicit, .. } = *request;
     check_count(provider, count)?;
     domains.retain(|domain| domain.provider == provider);
@@ -148,7 +148,7 @@ pub(super) fn select(
     }
     if domains.len() >= count {
         domains.truncate(count);
-        return Ok(Plan { domains, distinct: count, note: None });
+        return Ok(DomainSelection { domains, distinct: count, note: None });
     }
     if domains[0].pci.is_some() {
         // Several endpoints on a NIC are only as fast as the NIC, but a result row would call them rails.
@@ -167,11 +167,11 @@ pub(super) fn select(
         _ => format!("{count} endpoints share the domain {}, not enough for one each: {}", first.name, names(&domains)),
     };
     let note = (count > 1).then_some(note);
-    Ok(Plan { domains: vec![first.clone(); count], distinct: 1, note })
+    Ok(DomainSelection { domains: vec![first.clone(); count], distinct: 1, note })
 }
 
 /// Selects the named domains in their order, with several endpoints on each if there are more rails than names.
-fn select_named(domains: Vec<Domain>, request: &Request<'_>) -> Result<Plan, FabricError> {
+fn select_named(domains: Vec<Domain>, request: &Request<'_>) -> Result<DomainSelection, FabricError> {
     let Request { provider, count, reach, explicit, .. } = *request;
     let fail = |text| Err(mistake(provider, format!("choosing the domains {}", explicit.join(", ")), text));
     // A name may select a domain that is not used by default, such as a bridge or a link-local address. On one machine,
@@ -198,12 +198,12 @@ fn select_named(domains: Vec<Domain>, request: &Request<'_>) -> Result<Plan, Fab
     let distinct = chosen.len();
     let note = (count > distinct).then(|| format!("{count} endpoints on {distinct} named domains"));
     let domains = chosen.iter().cycle().take(count).cloned().collect();
-    Ok(Plan { domains, distinct, note })
+    Ok(DomainSelection { domains, distinct, note })
 }
 
 /// Sorts by proximity to the GPU. Equally near NICs are rotated by the local rank, so that ranks of one machine use
 /// different ones.
-fn nearest_first(domains: &mut [Domain], request: &Request<'_>, place: &dyn Fn(&PciAddress) -> Option<Place>) {
+fn nearest_first(domains: &mut [Domain], request: &Request<'_>, place: &dyn Fn(&PciAddress) -> Option<DeviceLocation>) {
     let gpu = request.nearest_to.as_ref().and_then(place);
     let nearness = |domain: &Domain| match (&gpu, domain.pci.as_ref().and_then(place)) {
         (Some(gpu), Some(nic)) => gpu.nearness(&nic),

@@ -10,7 +10,7 @@
 
 use super::FabricError;
 use super::model::Profile;
-use card_model::Spec;
+use card_model::MachineSpec;
 use libfabric_sys as sys;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -58,7 +58,7 @@ static LOADED: OnceLock<Loaded> = OnceLock::new();
 
 struct Loaded {
     label: String,
-    spec: Spec,
+    spec: MachineSpec,
 }
 
 /// Returns whether a provider's name requests software NICs, or is the provider name in results of a run with them.
@@ -96,18 +96,19 @@ fn mistake(provider: &str, text: impl std::fmt::Display) -> FabricError {
     super::mistake(provider, "loading software NICs", text.to_string())
 }
 
-/// Parses the description of NICs in a provider's name: a profile, then options of [`Spec`], separated by commas.
+/// Parses the description of NICs in a provider's name: a profile, then options of [`MachineSpec`], separated by
+/// commas.
 ///
 /// # Errors
 /// Returns a one-line description of an invalid name.
-pub fn spec(provider: &str) -> Result<Spec, FabricError> {
+pub fn spec(provider: &str) -> Result<MachineSpec, FabricError> {
     let description = description(provider).ok_or_else(|| mistake(provider, "software NICs were not requested"))?;
     // A label can contain `/unmoved`, which means that no bytes are moved.
     let words = description.replace("/unmoved", ",unmoved");
     let (first, rest) = words.split_once(',').unwrap_or((&words, ""));
     let is_word = first.contains('=') || ["unmoved", "no-write", "no-counters", "trace"].contains(&first);
     let (name, rest) = if first.is_empty() || is_word { (PROFILE, words.as_str()) } else { (first, rest) };
-    let mut spec = Spec { name: name.to_owned(), ..Spec::default() };
+    let mut spec = MachineSpec { name: name.to_owned(), ..MachineSpec::default() };
     if name != FAST {
         let all = Profile::all().map_err(|text| mistake(provider, text))?;
         let profile = all.get(name).ok_or_else(|| {
@@ -366,8 +367,8 @@ mod tests {
         assert_eq!(p5.figures.unwrap().line_rate_gbps, 100.0);
         assert_eq!(spec("soft-efa:p5").unwrap(), p5);
         assert_eq!(spec("efa/soft:p5").unwrap(), p5);
-        assert_eq!(spec("soft-efa,seed=3").unwrap(), Spec { seed: 3, ..p5.clone() });
-        assert_eq!(spec("efa/soft:p5/unmoved").unwrap(), Spec { moves: false, ..p5 });
+        assert_eq!(spec("soft-efa,seed=3").unwrap(), MachineSpec { seed: 3, ..p5.clone() });
+        assert_eq!(spec("efa/soft:p5/unmoved").unwrap(), MachineSpec { moves: false, ..p5 });
         assert_eq!(spec("efa-verbs/soft:p5,seed=3").unwrap().seed, 3);
         assert_eq!(spec("efa-verbs/soft").unwrap().name, "p5");
         assert!(!spec("soft-efa:p4d").unwrap().writes);
@@ -376,7 +377,7 @@ mod tests {
             ["p4d", "p5", "p5en", "p6-b200", "fast", "fast,no-counters"].map(counts),
             [false, false, true, true, true, false]
         );
-        assert_eq!(spec("soft-efa:fast").unwrap(), Spec::default());
+        assert_eq!(spec("soft-efa:fast").unwrap(), MachineSpec::default());
         let fast = spec("soft-efa:fast,cards=32,reorder=9").unwrap();
         assert_eq!((fast.cards, fast.reorder, fast.figures), (32, 9, None));
         for other in ["efa", "soft-efax", "tcp", "model:p5", "efa-verbs", "efa-verbs/softer"] {

@@ -2,7 +2,7 @@
 
 use crate::model::{self, Profile};
 use crate::verbs;
-use crate::worst::{self, Spec};
+use crate::worst::{self, WorstSpec};
 use std::fmt;
 use std::str::FromStr;
 
@@ -36,7 +36,7 @@ pub enum Fabric {
         profile: Box<Profile>,
     },
     /// The least ordered network that EFA permits, on one machine. Used for tests, and for users' own kernels.
-    Worst(Spec),
+    Worst(WorstSpec),
     /// Shared memory of one machine: bytes and signals are copied as fast as possible. No card is modelled.
     Shared,
     /// No network: puts end in the proxy, and no bytes are moved.
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(Fabric::named(None, &["lo".into()]).expect("good").to_string(), "default");
         assert!(matches!("efa-verbs/soft:p5".parse(), Ok(Fabric::Verbs { .. })));
         assert!(matches!("efa-verbsx".parse(), Ok(Fabric::Libfabric { .. })));
-        assert!(matches!("worst:seed=7".parse(), Ok(Fabric::Worst(Spec { seed: 7, .. }))));
+        assert!(matches!("worst:seed=7".parse(), Ok(Fabric::Worst(WorstSpec { seed: 7, .. }))));
         let refused = |name: &str, domains: &[String]| Fabric::named(Some(name), domains).expect_err(name);
         assert!(refused("model:p3", &[]).contains("expected one of model:p4d, model:p5"));
         for name in ["null", "model:p5", "worst", "shared"] {

@@ -45,10 +45,10 @@ pub use region::{Offer, Peer, Region, Registered, Target};
 
 use ginlab_base::backoff::Backoff;
 use ginlab_cuda::Buffer;
-use ginlab_fabric::{Access, FabricError, Memory, Message, Messages, RemoteRegion};
+use ginlab_fabric::{Access, FabricError, MemoryRange, Message, Messages, RemoteRegion};
 use ginlab_rails::strategy::{Scheduler, Strategy};
 use ginlab_rails::{self as rails, Counters};
-use state::{Kind, Segment, State, Way};
+use state::{OperationKind, Segment, State, TransferOptions};
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -140,7 +140,8 @@ impl<R: Messages> Flow<R> {
     /// Returns the provider's error if the registration fails on a rail.
     pub fn register(&self, buffer: impl Into<Rc<Buffer>>, access: Access) -> Result<Region<R>, FlowError> {
         let buffer = buffer.into();
-        let memory = Memory { address: buffer.address(), bytes: buffer.bytes(), cuda_device: buffer.cuda_device() };
+        let memory =
+            MemoryRange { address: buffer.address(), bytes: buffer.bytes(), cuda_device: buffer.cuda_device() };
         let mut state = self.0.borrow_mut();
         // SAFETY: the region keeps the buffer alive, registrations are dropped before it, and operations keep the
         // region.
@@ -206,7 +207,11 @@ impl<R: Messages> Flow<R> {
     /// Writes `bytes` bytes to a peer, striped over the rails by the strategy. The future returns the number of bytes.
     #[inline(always)]
     pub fn write_all(&self, source: &Region<R>, offset: u64, target: &Target, at: u64, bytes: u64) -> Operation<R> {
-        self.transfer(Kind::Write, Segment { local: source, offset, target, at, bytes }, Way::STRATEGY)
+        self.transfer(
+            OperationKind::Write,
+            Segment { local: source, offset, target, at, bytes },
+            TransferOptions::STRATEGY,
+        )
     }
 
     /// Like [`write_all`](Flow::write_all), but over one rail, and raises `immediate` at the peer after the last byte.
@@ -220,9 +225,9 @@ impl<R: Messages> Flow<R> {
         immediate: u32,
     ) -> Operation<R> {
         self.transfer(
-            Kind::Write,
+            OperationKind::Write,
             Segment { local: source, offset, target, at, bytes },
-            Way { rail: None, immediate: Some(immediate) },
+            TransferOptions { rail: None, immediate: Some(immediate) },
         )
     }
 
@@ -241,23 +246,27 @@ impl<R: Messages> Flow<R> {
         immediate: Option<u32>,
     ) -> Operation<R> {
         let stretch = Segment { local: source, offset, target, at, bytes };
-        self.transfer(Kind::Write, stretch, Way { rail: Some(rail), immediate })
+        self.transfer(OperationKind::Write, stretch, TransferOptions { rail: Some(rail), immediate })
     }
 
     /// Reads `bytes` bytes from a peer, striped over the rails by the strategy.
     pub fn read_all(&self, into: &Region<R>, offset: u64, target: &Target, at: u64, bytes: u64) -> Operation<R> {
-        self.transfer(Kind::Read, Segment { local: into, offset, target, at, bytes }, Way::STRATEGY)
+        self.transfer(
+            OperationKind::Read,
+            Segment { local: into, offset, target, at, bytes },
+            TransferOptions::STRATEGY,
+        )
     }
 
     /// Sends a message over rail `rail`.
     pub fn send(&self, rail: usize, peer: Peer, source: &Region<R>, offset: u64, bytes: u64) -> Operation<R> {
-        self.message(Kind::Send, rail, peer.0, source, Message { offset, bytes, token: 0 })
+        self.message(OperationKind::Send, rail, peer.0, source, Message { offset, bytes, token: 0 })
     }
 
     /// Posts a receive buffer for the next message of any peer over rail `rail`. The future returns the message's
     /// length.
     pub fn recv(&self, rail: usize, into: &Region<R>, offset: u64, bytes: u64) -> Operation<R> {
-        self.message(Kind::Receive, rail, 0, into, Message { offset, bytes, token: 0 })
+        self.message(OperationKind::Receive, rail, 0, into, Message { offset, bytes, token: 0 })
     }
 
     /// Waits until `count` immediates of this value have arrived since the last wait for it, and takes them. Data that
@@ -349,7 +358,7 @@ impl<R: Messages> Flow<R> {
     }
 
     #[inline(always)]
-    fn transfer(&self, kind: Kind, stretch: Segment<'_, R>, way: Way) -> Operation<R> {
+    fn transfer(&self, kind: OperationKind, stretch: Segment<'_, R>, way: TransferOptions) -> Operation<R> {
         let local = stretch.local;
         let mut state = self.0.borrow_mut();
         let key = match state.transfer(kind, stretch, way) {
@@ -359,7 +368,14 @@ impl<R: Messages> Flow<R> {
         Operation::new(self.clone(), key)
     }
 
-    fn message(&self, kind: Kind, rail: usize, peer: usize, local: &Region<R>, message: Message) -> Operation<R> {
+    fn message(
+        &self,
+        kind: OperationKind,
+        rail: usize,
+        peer: usize,
+        local: &Region<R>,
+        message: Message,
+    ) -> Operation<R> {
         let mut state = self.0.borrow_mut();
         let key = state.message(kind, rail, peer, local, message);
         let key = key.unwrap_or_else(|error| state.refused(local, error));

@@ -3,7 +3,7 @@
 mod ending;
 mod posting;
 
-pub(super) use posting::{Segment, Way};
+pub(super) use posting::{Segment, TransferOptions};
 
 use super::immediates::Immediates;
 use super::{FlowError, Region};
@@ -11,7 +11,7 @@ use ginlab_base::backoff::Backoff;
 use ginlab_fabric::{Completion, FabricError, Messages};
 use ginlab_rails::strategy::{Scheduler, Strategy};
 use ginlab_rails::{RailQueue, StallClock};
-use posting::Piece;
+use posting::PendingPost;
 use slab::Slab;
 use std::fmt;
 use std::task::Waker;
@@ -21,7 +21,7 @@ use std::time::Duration;
 const LOOK_EVERY: u32 = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum OperationKind {
     Write,
     Read,
     Send,
@@ -41,7 +41,7 @@ pub(super) struct Operation<R: Messages> {
     /// Index of the peer, or [`NOBODY`] for a receive, which accepts messages from any peer.
     peer: u32,
     rail: u16,
-    kind: Kind,
+    kind: OperationKind,
     abandoned: bool,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct State<R: Messages> {
     // The latter must not be closed while a peer may write to them. The EFA provider of libfabric 1.17 aborts the
     // process if a peer writes to a closed registration, and does not stop a write in progress.
     pub operations: Slab<Operation<R>>,
-    pub queues: Vec<RailQueue<R, Piece>>,
+    pub queues: Vec<RailQueue<R, PendingPost>>,
     pub reached: Vec<Region<R>>,
     /// Each rail's index of a peer, by peer and rail; [`GONE`] once the peer has been removed.
     peers: Vec<usize>,
@@ -165,7 +165,7 @@ impl<R: Messages> State<R> {
     #[inline(always)]
     fn begin(
         &mut self,
-        kind: Kind,
+        kind: OperationKind,
         local: &Region<R>,
         peer: usize,
         rail: usize,
@@ -194,7 +194,7 @@ impl<R: Messages> State<R> {
     /// Creates an operation that fails with `error` before anything is posted.
     #[cold]
     pub fn refused(&mut self, local: &Region<R>, error: FlowError) -> usize {
-        let key = self.begin(Kind::Write, local, NOBODY, 0, 0, 0);
+        let key = self.begin(OperationKind::Write, local, NOBODY, 0, 0, 0);
         self.operations[key].error = Some(Box::new(error));
         key
     }
@@ -379,7 +379,7 @@ impl<R: Messages> State<R> {
         }
         operation.abandoned = true;
         let (kind, rail) = (operation.kind, usize::from(operation.rail));
-        if kind != Kind::Receive {
+        if kind != OperationKind::Receive {
             return;
         }
         let Some(queue) = self.queues.get_mut(rail) else { return };

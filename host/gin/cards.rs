@@ -13,17 +13,17 @@ use super::GinError;
 use super::heap::for_rails;
 use crate::direct::{ChannelOptions, Channels};
 use cuda_std::memory::{Word, load_acquire_host_u64};
-use efa_queue::{Completion, rules};
+use efa_queue::{DecodedCompletion, rules};
 use ginlab_base::backoff::Backoff;
 use ginlab_base::limits::explain;
 use ginlab_bootstrap::Bootstrap;
-use ginlab_cuda::{Buffer, Device, Place};
-use ginlab_fabric::verbs::{CompletionReader, Completions, Verbs};
+use ginlab_cuda::{Buffer, Device, MemoryLocation};
+use ginlab_fabric::verbs::{CompletionReader, CompletionRing, Verbs};
 use ginlab_proxy::Cores;
 use ginlab_proxy::signal_order::SignalWords;
 use ginlab_topology::cores;
 use kernels::command::signal_of;
-use kernels::gin::{Arrivals, Count, ReceiveQueue};
+use kernels::gin::{Arrivals, CountedSignal, ReceiveQueue};
 use kernels::outlet::Outlets;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -113,7 +113,7 @@ impl Cards {
         // SAFETY: the world keeps the heap for longer than the channels.
         let channels = unsafe { Channels::open(ranks, &options) }?;
         let core = opening.cores.cpus.first().copied();
-        let queues: Vec<Completions> = channels.arrivals().collect();
+        let queues: Vec<CompletionRing> = channels.arrivals().collect();
         let (mut counting, mut arrivals) = (None, None);
         if opening.by_kernel {
             arrivals = Some(for_kernels(device, &queues, &channels, opening.signals)?);
@@ -131,7 +131,7 @@ impl Cards {
         unsafe { Outlets::of_channels(self.channels.table(), self.channels.count()) }
     }
 
-    /// Returns the value of [`kernels::gin::World::arrivals`]; null if a thread reads arrivals.
+    /// Returns the value of [`kernels::gin::WorldView::arrivals`]; null if a thread reads arrivals.
     pub fn arrivals(&self) -> *const Arrivals {
         self.arrivals.as_ref().map_or(std::ptr::null(), |[table, ..]| table.pointer())
     }
@@ -199,22 +199,22 @@ impl Cards {
 /// read from each counter.
 fn for_kernels(
     device: &Device,
-    queues: &[Completions],
+    queues: &[CompletionRing],
     channels: &Channels,
     signals: &Buffer,
 ) -> Result<[Buffer; 4], GinError> {
     let counters: Vec<*const Word> = channels.counters().map(<*const u64>::cast).collect();
-    let words = device.allocate(Place::Device, (queues.len() + 1 + counters.len()) * 8)?;
-    let inlet = |(number, queue): (usize, &Completions)| ReceiveQueue {
+    let words = device.allocate(MemoryLocation::Device, (queues.len() + 1 + counters.len()) * 8)?;
+    let inlet = |(number, queue): (usize, &CompletionRing)| ReceiveQueue {
         completions: queue.slots.cast::<Word>(),
         read: words.pointer::<Word>().wrapping_add(number),
         entries: queue.entries,
         entry_words: queue.entry_bytes / 8,
     };
     let list: Vec<ReceiveQueue> = queues.iter().enumerate().map(inlet).collect();
-    let inlets = device.allocate(Place::Device, size_of_val(&list[..]))?;
+    let inlets = device.allocate(MemoryLocation::Device, size_of_val(&list[..]))?;
     inlets.write(0, &list)?;
-    let table = device.allocate(Place::Device, size_of::<Arrivals>())?;
+    let table = device.allocate(MemoryLocation::Device, size_of::<Arrivals>())?;
     let role = words.pointer::<Word>().wrapping_add(queues.len());
     let count = queues.len() as u64;
     let of_signal = |(signal, counter): (usize, &*const Word)| {
@@ -223,10 +223,10 @@ fn for_kernels(
         let begins = load_acquire_host_u64(unsafe { &**counter });
         let place = queues.len() + 1 + signal;
         words.write(place * 8, &[begins & rules::COUNTER_MASK])?;
-        Ok(Count { counter: *counter, read: words.pointer::<Word>().wrapping_add(place) })
+        Ok(CountedSignal { counter: *counter, read: words.pointer::<Word>().wrapping_add(place) })
     };
-    let list = counters.iter().enumerate().map(of_signal).collect::<Result<Vec<Count>, GinError>>()?;
-    let counts = device.allocate(Place::Device, size_of_val(&list[..]))?;
+    let list = counters.iter().enumerate().map(of_signal).collect::<Result<Vec<CountedSignal>, GinError>>()?;
+    let counts = device.allocate(MemoryLocation::Device, size_of_val(&list[..]))?;
     counts.write(0, &list)?;
     let described = Arrivals {
         inlets: inlets.pointer(),
@@ -250,15 +250,15 @@ struct Counting {
 /// Returns the next arrival, if any, as its signal and addend. The inner value is `None` if the arrival failed or
 /// carries no signal.
 fn next_arrival(reader: &mut CompletionReader) -> Option<Option<(u32, u64)>> {
-    Some(match Completion::decode(&reader.next()?) {
-        Some(Completion::Arrived(arrived)) if arrived.status == 0 => arrived.immediate.and_then(signal_of),
+    Some(match DecodedCompletion::decode(&reader.next()?) {
+        Some(DecodedCompletion::Arrived(arrived)) if arrived.status == 0 => arrived.immediate.and_then(signal_of),
         _ => None,
     })
 }
 
 impl Counting {
     fn start(
-        queues: Vec<Completions>,
+        queues: Vec<CompletionRing>,
         words: SignalWords,
         core: Option<usize>,
         shared: bool,

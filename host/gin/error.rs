@@ -1,7 +1,7 @@
 //! Errors of a world.
 
 use crate::direct::ChannelError;
-use ginlab_bootstrap::{BootstrapError, Ending};
+use ginlab_bootstrap::{BootstrapError, FailureKind};
 use ginlab_cuda::DeviceError;
 use ginlab_fabric::FabricError;
 use ginlab_proxy::engine::EngineError;
@@ -79,7 +79,7 @@ impl GinError {
     pub fn is_timeout(&self) -> bool {
         match self {
             GinError::Call { timed_out, .. } | GinError::Failed { timed_out, .. } => *timed_out,
-            GinError::Ranks(error) => error.ending() == Ending::TimedOut,
+            GinError::Ranks(error) => error.ending() == FailureKind::TimedOut,
             GinError::Proxy(error) => error.is_timeout(),
             _ => false,
         }

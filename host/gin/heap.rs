@@ -1,7 +1,7 @@
 //! The symmetric heap: a contiguous range of memory, and its allocations.
 
 use ginlab_cuda::{Buffer, DeviceError};
-use ginlab_fabric::Memory;
+use ginlab_fabric::MemoryRange;
 use kernels::gin::RESERVED_BYTES;
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 const ALIGNMENT: u64 = 256;
 
 /// Returns the heap in the form in which rails register it.
-pub(super) fn for_rails(heap: &Buffer) -> Memory {
-    Memory { address: heap.address(), bytes: heap.bytes(), cuda_device: heap.cuda_device() }
+pub(super) fn for_rails(heap: &Buffer) -> MemoryRange {
+    MemoryRange { address: heap.address(), bytes: heap.bytes(), cuda_device: heap.cuda_device() }
 }
 
 /// Zeroes a range of a heap.

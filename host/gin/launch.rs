@@ -6,7 +6,7 @@ use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{DeviceError, Launch, set_reason};
 use ginlab_proxy::{ProxyGroup, device_timeout};
 use ginlab_rails::{DrainStep, drain};
-use kernels::gin::{Control, Report};
+use kernels::gin::{Control, FailureReport};
 use kernels::ring::Status;
 use std::fmt::Display;
 use std::mem::offset_of;
@@ -14,14 +14,14 @@ use std::time::Duration;
 
 /// A running grid.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningGrid {
     launch: Launch,
     kernel: &'static str,
 }
 
 impl World {
     /// Returns the description of the job for kernels whose arguments are not a [`Program`].
-    pub fn description(&self) -> kernels::gin::World {
+    pub fn description(&self) -> kernels::gin::WorldView {
         self.description
     }
 
@@ -68,7 +68,7 @@ impl World {
         grid: u32,
         block: u32,
         args: A,
-    ) -> Result<Running, GinError>
+    ) -> Result<RunningGrid, GinError>
     where
         A: Copy + Send + Sync + 'static,
     {
@@ -77,7 +77,7 @@ impl World {
         // SAFETY: the world, and the memory to which the description points, outlive the kernel: `wait` or the drop of
         // the launch waits for its end. The caller upholds the kernel's contract for `args`.
         let launch = unsafe { self.device.launch(kernel, grid, block, program) }?;
-        Ok(Running { launch, kernel: kernel.name() })
+        Ok(RunningGrid { launch, kernel: kernel.name() })
     }
 
     /// Waits until a kernel ends. In the meantime, checks for interrupts and for peers and proxies that have exited,
@@ -86,8 +86,8 @@ impl World {
     ///
     /// # Errors
     /// Returns the same errors as [`launch`](World::launch).
-    pub fn wait(&mut self, ranks: &mut Bootstrap, running: Running) -> Result<(), GinError> {
-        let Running { mut launch, kernel } = running;
+    pub fn wait(&mut self, ranks: &mut Bootstrap, running: RunningGrid) -> Result<(), GinError> {
+        let RunningGrid { mut launch, kernel } = running;
         self.wait_until(ranks, kernel, || launch.is_done())
     }
 
@@ -106,7 +106,7 @@ impl World {
             return Err(GinError::Failed { text: text.clone(), timed_out: *timed_out });
         }
         set_reason("");
-        self.report.write(0, &[0u64; size_of::<Report>() / 8])?;
+        self.report.write(0, &[0u64; size_of::<FailureReport>() / 8])?;
         Ok(self.abort.write(offset_of!(Control, abort), &[0u64])?)
     }
 
@@ -150,7 +150,7 @@ impl World {
 
     /// Returns the first failed call of the last launch as an error.
     pub(super) fn reported(&self, kernel: &'static str) -> Result<(), GinError> {
-        let mut words = [0u64; size_of::<Report>() / 8];
+        let mut words = [0u64; size_of::<FailureReport>() / 8];
         self.report.read(0, &mut words)?;
         if words[0] == 0 {
             return Ok(());

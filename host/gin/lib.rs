@@ -37,15 +37,15 @@ pub use cards::Unread;
 pub use error::GinError;
 pub use ginlab_fabric::Fabric;
 pub use kernels::gin::{Inbox, Plain, Program, Signal, Sym};
-pub use launch::Running;
-pub use rule::Rule;
+pub use launch::RunningGrid;
+pub use rule::PutSignalRule;
 pub use series::HostPut;
 
 use cards::Cards;
 use ginlab_bootstrap::Bootstrap;
-use ginlab_cuda::{Buffer, Choice, Device, OpenedMemory};
+use ginlab_cuda::{Buffer, Device, DeviceChoice, OpenedMemory};
 use ginlab_fabric::libfabric::Level;
-use ginlab_proxy::{Fault, ProxyError, ProxyGroup, Snapshot};
+use ginlab_proxy::{ProxyError, ProxyFault, ProxyGroup, Snapshot};
 use ginlab_rails::strategy::Strategy;
 use ginlab_sharing::{SAME_GPU, Sharing};
 use ginlab_topology::cores::Pin;
@@ -58,7 +58,7 @@ use std::time::Duration;
 /// Path by which other PEs are reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::Display, strum::EnumString)]
 #[strum(serialize_all = "lowercase", parse_err_ty = String, parse_err_fn = unknown_path)]
-pub enum Path {
+pub enum PePath {
     /// Loads and stores if the PE is on this host (this network namespace) and its heap can be mapped; rails otherwise.
     #[default]
     Auto,
@@ -75,17 +75,17 @@ fn unknown_path(text: &str) -> String {
     format!("invalid path {text:?}: expected one of auto, nvlink, rails, direct")
 }
 
-/// Options of a world. They must be the same on every rank, except [`pin`](Options::pin) and
-/// [`ring_slots`](Options::ring_slots). If another option differs, opening the world fails with the name of the first
-/// such option.
+/// Options of a world. They must be the same on every rank, except [`pin`](WorldOptions::pin) and
+/// [`ring_slots`](WorldOptions::ring_slots). If another option differs, opening the world fails with the name of the
+/// first such option.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct WorldOptions {
     /// Device of each rank. All ranks must open a GPU, or all the emulated device.
-    pub device: Choice,
+    pub device: DeviceChoice,
     /// Size of the heap in bytes, available for allocations.
     pub heap_bytes: u64,
     /// Path to other PEs.
-    pub path: Path,
+    pub path: PePath,
     /// Number of consecutive ranks that form a node. Nodes are connected only by rails, as if they were separate
     /// machines. `None` to use the actual machines. Used for studies of several nodes on one machine.
     pub node_size: Option<usize>,
@@ -101,7 +101,7 @@ pub struct Options {
     /// Strategy for striping puts over the rails.
     pub strategy: Strategy,
     /// Rule that orders a put and its signal on rails.
-    pub rule: Rule,
+    pub rule: PutSignalRule,
     /// Number of proxy threads, each with its own ring. With path `direct`, which has no proxies, the number of queue
     /// pairs.
     pub proxies: usize,
@@ -111,24 +111,24 @@ pub struct Options {
     /// other.
     pub timeout: Duration,
     /// Fault to inject into the proxies of every rank, for tests.
-    pub fault: Option<Fault>,
+    pub fault: Option<ProxyFault>,
     /// Whether signals are sent or counted without waiting for the condition of their rule, for tests.
     pub early_signals: bool,
 }
 
-impl Default for Options {
+impl Default for WorldOptions {
     fn default() -> Self {
-        Options {
-            device: Choice::Auto,
+        WorldOptions {
+            device: DeviceChoice::Auto,
             heap_bytes: 64 << 20,
-            path: Path::Auto,
+            path: PePath::Auto,
             node_size: None,
             fabric: Fabric::default(),
             level: Level::Delivery,
             pin: Pin::Auto,
             rails: 1,
             strategy: Strategy::Auto { threshold: ginlab_rails::strategy::DEFAULT_AUTO_THRESHOLD },
-            rule: Rule::default(),
+            rule: PutSignalRule::default(),
             proxies: 1,
             ring_slots: ginlab_proxy::ring::DEFAULT_SLOTS,
             timeout: Duration::from_secs(30),
@@ -138,7 +138,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl WorldOptions {
     /// Returns the node of a rank, if one machine is divided into several nodes.
     fn node_of(&self, rank: usize) -> usize {
         self.node_size.map_or(0, |size| rank / size.max(1))
@@ -173,13 +173,13 @@ pub struct World {
     failed: OnceLock<(String, bool)>,
     device: Device,
     sharing: Sharing,
-    description: kernels::gin::World,
+    description: kernels::gin::WorldView,
     fabric: String,
     line_rate: Option<u64>,
     notes: Vec<String>,
     /// Whether other busy threads share this machine's cores with this process. Spinning threads must then yield.
     shares_core: bool,
-    fault: Option<Fault>,
+    fault: Option<ProxyFault>,
 }
 
 impl World {
@@ -188,7 +188,7 @@ impl World {
     ///
     /// # Errors
     /// Returns an error if a resource cannot be opened, with the reason, or if the ranks disagree.
-    pub fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, GinError> {
+    pub fn open(ranks: &mut Bootstrap, options: &WorldOptions) -> Result<World, GinError> {
         open::open(ranks, options)
     }
 
@@ -305,12 +305,12 @@ impl World {
 }
 
 impl World {
-    /// Like [`barrier`](World::barrier). Also prints a note to stderr, once per job, if [`Fault::Corrupt`] selected a
-    /// command without bytes.
+    /// Like [`barrier`](World::barrier). Also prints a note to stderr, once per job, if [`ProxyFault::Corrupt`]
+    /// selected a command without bytes.
     fn last_barrier(&self, ranks: &mut Bootstrap) -> Result<(), GinError> {
         let mine = self.snapshots()?.iter().any(|snapshot| snapshot.fault_without_bytes);
         let all = ranks.all_gather_values(&mine, "a barrier of the world")?;
-        if let Some(Fault::Corrupt(number)) = self.fault
+        if let Some(ProxyFault::Corrupt(number)) = self.fault
             && self.my_pe() == 0
             && all.contains(&true)
         {

@@ -5,7 +5,7 @@
 //! through the bootstrap. It reports this rank's progress to the other ranks, and both kinds to the kernel, whose waits
 //! then restart their deadlines.
 
-use super::watch::{Watch, Work};
+use super::watch::{HostWait, Work};
 use super::{GinError, World};
 use ginlab_bootstrap::Bootstrap;
 use ginlab_proxy::ProxyGroup;
@@ -69,10 +69,10 @@ impl Work for Kernels<'_> {
 impl World {
     /// Returns the state of a wait for kernels, and the kernels. The wait ends if neither this PE nor another rank has
     /// made progress for longer than the longest wait of the kernels.
-    pub(super) fn watch<'a>(&'a self, ranks: &'a mut Bootstrap, what: &'a str) -> (Watch<'a>, Kernels<'a>) {
+    pub(super) fn watch<'a>(&'a self, ranks: &'a mut Bootstrap, what: &'a str) -> (HostWait<'a>, Kernels<'a>) {
         // Reading the pulse occupies a GPU's bus for about 100 us, so short kernels are not checked.
         let every = Duration::from_nanos(self.description.timeout_ns) / CHECKS;
-        let watch = Watch::new(ranks, every).with_limit(self.host_timeout());
+        let watch = HostWait::new(ranks, every).with_limit(self.host_timeout());
         (watch, Kernels { world: self, what, has_failed: false })
     }
 

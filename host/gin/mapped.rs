@@ -2,9 +2,9 @@
 
 use super::heap::for_rails;
 use super::seat::Seat;
-use super::{GinError, Options, Path};
+use super::{GinError, PePath, WorldOptions};
 use ginlab_bootstrap::Bootstrap;
-use ginlab_cuda::{Buffer, CardWrites, Device, DeviceError, OpenedMemory, PeerHandle, Place};
+use ginlab_cuda::{Buffer, CardWrites, Device, DeviceError, MemoryLocation, OpenedMemory, PeerHandle};
 use ginlab_fabric::RailPlan;
 
 /// A heap, and the other ranks' heaps that could be mapped.
@@ -22,17 +22,17 @@ pub(super) fn map(
     ranks: &mut Bootstrap,
     device: &Device,
     bytes: u64,
-    options: &Options,
+    options: &WorldOptions,
     notes: &mut Vec<String>,
 ) -> Result<Mapped, GinError> {
     let path = options.path;
     let mut shared = device.peer_memory(bytes)?;
-    let offered = if path == Path::Rails { None } else { Some(shared.handle()?) };
+    let offered = if path == PePath::Rails { None } else { Some(shared.handle()?) };
     // Lent until no other rank has it mapped, even if opening the world fails.
     shared.lend(offered.is_some());
     let handles: Vec<Option<PeerHandle>> = ranks.all_gather_values(&offered, "handles of heaps")?;
     // A network namespace counts as a host, as elsewhere. Path `nvlink` also maps heaps across namespaces.
-    let mut here = if path == Path::NvLink { ranks.on_this_machine() } else { ranks.on_this_host() };
+    let mut here = if path == PePath::NvLink { ranks.on_this_machine() } else { ranks.on_this_host() };
     let (me, size) = (ranks.rank(), ranks.size());
     here.retain(|rank| options.node_of(*rank) == options.node_of(me));
     let mut opened: Vec<Option<OpenedMemory>> = (0..size).map(|_| None).collect();
@@ -43,12 +43,12 @@ pub(super) fn map(
             Some(Ok(memory)) => opened[rank] = Some(memory),
             Some(Err(DeviceError::Missing(why))) => refused = refused.or(Some((rank, why))),
             Some(Err(error)) => return Err(error.into()),
-            None if path == Path::NvLink => refused = refused.or(Some((rank, "it is on another machine".into()))),
+            None if path == PePath::NvLink => refused = refused.or(Some((rank, "it is on another machine".into()))),
             None => {}
         }
     }
     if let Some((rank, why)) = refused {
-        if path == Path::NvLink {
+        if path == PePath::NvLink {
             return Err(GinError::Usage(format!(
                 "path nvlink: PE {me} cannot map the heap of PE {rank}: {why}; use path auto, which uses rails for \
                  this PE"
@@ -97,7 +97,7 @@ pub(super) fn reachable(
     let heap = if rails.shares_memory() {
         device.pinned_shared(bytes as usize)?
     } else {
-        device.allocate(Place::Host, bytes as usize)?
+        device.allocate(MemoryLocation::Host, bytes as usize)?
     };
     let opened = (0..ranks.size()).map(|_| None).collect();
     Ok(Mapped { heap, place: "pinned", opened, by_others: false })
@@ -119,7 +119,7 @@ pub(super) fn by_cards(
     if let Some(rails) = rails {
         why = match device.card_writes() {
             CardWrites::Ordered => {
-                let probe = device.allocate(Place::Device, PROBE_BYTES)?;
+                let probe = device.allocate(MemoryLocation::Device, PROBE_BYTES)?;
                 // SAFETY: the buffer outlives the call.
                 unsafe { rails.prove_gpu(for_rails(&probe)) }.err()
             }
@@ -135,7 +135,7 @@ pub(super) fn by_cards(
     if in_gpu {
         notes.push(device.card_writes().note());
     }
-    let heap = if in_gpu { device.allocate(Place::Device, bytes)? } else { device.pinned_shared(bytes)? };
+    let heap = if in_gpu { device.allocate(MemoryLocation::Device, bytes)? } else { device.pinned_shared(bytes)? };
     let opened = (0..ranks.size()).map(|_| None).collect();
     Ok(Mapped { heap, place: if in_gpu { "device" } else { "pinned" }, opened, by_others: false })
 }

@@ -4,22 +4,22 @@ use super::cards::{self, Cards, Opening};
 use super::heap::{Space, for_rails};
 use super::mapped::{Mapped, by_cards, map, reachable};
 use super::seat::{CoreWants, MemoryWants, RailWants, Seat, Wants};
-use super::{BARRIER_BYTES, GinError, Options, Path, Rule, World, mapping_name, mapping_names};
+use super::{BARRIER_BYTES, GinError, PePath, PutSignalRule, World, WorldOptions, mapping_name, mapping_names};
 use ginlab_bootstrap::Bootstrap;
-use ginlab_cuda::{Buffer, Device, Flush, OpenedMemory, Place};
+use ginlab_cuda::{Buffer, Device, Flush, MemoryLocation, OpenedMemory};
 use ginlab_fabric::libfabric::RailOptions;
 use ginlab_fabric::{Access, Fabric, RailPlan};
 use ginlab_proxy::engine::SignalRule;
 use ginlab_proxy::ring::RingPlace;
 use ginlab_proxy::signal_order::{self, SignalWords, unpolled};
-use ginlab_proxy::{Bytes, GroupOptions, GroupRegion, ProxyGroup, device_timeout};
+use ginlab_proxy::{GroupOptions, GroupRegion, ProxyGroup, RegionMemory, device_timeout};
 use ginlab_sharing::SAME_GPU;
 use ginlab_topology::cores;
-use kernels::gin::{Arrivals, Control, Peer, RESERVED_BYTES, Report, SENT_WORDS, SIGNALS, Team};
+use kernels::gin::{Arrivals, Control, FailureReport, PeView, RESERVED_BYTES, SENT_WORDS, SIGNALS, Team};
 use kernels::outlet::Outlets;
 use std::sync::OnceLock;
 
-pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, GinError> {
+pub(super) fn open(ranks: &mut Bootstrap, options: &WorldOptions) -> Result<World, GinError> {
     ranks.compare(fingerprint(options))?;
     check_nodes(ranks, options)?;
     let order = check_rule(options)?;
@@ -27,7 +27,7 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
     let (mut group, mut cards) = (None, None);
     match options.path {
         _ if parts.seat.rails.is_none() => {}
-        Path::Direct => cards = Some(parts.start_cards(ranks, options)?),
+        PePath::Direct => cards = Some(parts.start_cards(ranks, options)?),
         _ => group = Some(parts.start_proxies(ranks, options, order)?),
     }
     parts.note_same_gpu();
@@ -91,23 +91,23 @@ struct Tables {
 
 impl Parts {
     /// Opens the device and the heap, and chooses rails if any rank needs them.
-    fn open(ranks: &mut Bootstrap, options: &Options) -> Result<Parts, GinError> {
+    fn open(ranks: &mut Bootstrap, options: &WorldOptions) -> Result<Parts, GinError> {
         let bytes = (RESERVED_BYTES + options.heap_bytes).next_multiple_of(4096);
         let memory = MemoryWants { bytes, purpose: "heaps", advice: "open the world with a smaller heap" };
         let mut seat = Seat::open(ranks, Wants { memory: Some(memory), ..Wants::new(options.device) })?;
         let kind = if matches!(seat.device, Device::Emulated) { "emulated" } else { "gpu" };
         ranks.compare(vec![("device".into(), kind.into())])?;
         let mapped = map_heaps(ranks, options, &mut seat, bytes)?;
-        let far = if options.rule.is_by_kernel() { Place::Device } else { Place::Host };
+        let far = if options.rule.is_by_kernel() { MemoryLocation::Device } else { MemoryLocation::Host };
         // Path `direct` has a thread that counts signals (unless kernels do) and, for software NICs, a thread that
         // emulates the NIC.
         let threads = match options.path {
-            Path::Direct => 2 - usize::from(options.rule.is_by_kernel()),
+            PePath::Direct => 2 - usize::from(options.rule.is_by_kernel()),
             _ => options.proxies.max(1),
         };
         Ok(Parts {
             far: seat.device.allocate(far, SIGNALS as usize * 8)?,
-            abort: seat.device.allocate(Place::Host, size_of::<Control>())?,
+            abort: seat.device.allocate(MemoryLocation::Host, size_of::<Control>())?,
             seat,
             bytes,
             mapped,
@@ -117,11 +117,11 @@ impl Parts {
     }
 
     /// Opens the queues of path `direct`.
-    fn start_cards(&mut self, ranks: &mut Bootstrap, options: &Options) -> Result<Cards, GinError> {
+    fn start_cards(&mut self, ranks: &mut Bootstrap, options: &WorldOptions) -> Result<Cards, GinError> {
         self.seat.choose_cores(ranks, CoreWants { pin: &options.pin, threads: 1, busy: self.busy })?;
         let by_kernel = options.rule.is_by_kernel();
         self.seat.notes.push(if by_kernel { cards::NOTE_BY_KERNEL } else { cards::NOTE }.into());
-        self.seat.notes.extend((options.rule == Rule::Counter).then(cards::note_of_counters));
+        self.seat.notes.extend((options.rule == PutSignalRule::Counter).then(cards::note_of_counters));
         let domains = self.seat.rails.as_ref().map_or(&[][..], RailPlan::domains);
         let opening = Opening {
             device: &self.seat.device,
@@ -133,7 +133,7 @@ impl Parts {
             timeout_ns: self.timeout_ns,
             cores: &self.seat.cores,
             by_kernel,
-            counts: options.rule == Rule::Counter,
+            counts: options.rule == PutSignalRule::Counter,
             signals: &self.far,
         };
         Cards::open(ranks, opening)
@@ -143,7 +143,7 @@ impl Parts {
     fn start_proxies(
         &mut self,
         ranks: &mut Bootstrap,
-        options: &Options,
+        options: &WorldOptions,
         rule: signal_order::Rule,
     ) -> Result<ProxyGroup, GinError> {
         let wants = CoreWants { pin: &options.pin, threads: options.proxies.max(1), busy: self.busy };
@@ -160,7 +160,7 @@ impl Parts {
             // SAFETY: the world keeps the words for longer than its proxies.
             words: unsafe { SignalWords::at(far.pointer()) },
         };
-        let heap = GroupRegion { bytes: Bytes::Here(for_rails(&mapped.heap)), access: Access::ALL };
+        let heap = GroupRegion { bytes: RegionMemory::Here(for_rails(&mapped.heap)), access: Access::ALL };
         let how = GroupOptions {
             threads: options.proxies,
             own_rails: false,
@@ -180,25 +180,25 @@ impl Parts {
     }
 
     /// Allocates the tables for kernels.
-    fn tables(&self, ranks: &Bootstrap, options: &Options) -> Result<Tables, GinError> {
+    fn tables(&self, ranks: &Bootstrap, options: &WorldOptions) -> Result<Tables, GinError> {
         let device = &self.seat.device;
-        let entry = |(rank, opened): (usize, &Option<OpenedMemory>)| Peer {
+        let entry = |(rank, opened): (usize, &Option<OpenedMemory>)| PeView {
             heap: match opened {
                 _ if rank == ranks.rank() => self.mapped.heap.address(),
                 opened => opened.as_ref().map_or(0, OpenedMemory::address),
             },
         };
-        let entries: Vec<Peer> = self.mapped.opened.iter().enumerate().map(entry).collect();
-        let peers = device.allocate(Place::Device, size_of_val(&entries[..]))?;
+        let entries: Vec<PeView> = self.mapped.opened.iter().enumerate().map(entry).collect();
+        let peers = device.allocate(MemoryLocation::Device, size_of_val(&entries[..]))?;
         peers.write(0, &entries)?;
         let (teams, members) = teams(ranks, options);
-        let team_pes = device.allocate(Place::Device, size_of_val(&members[..]))?;
+        let team_pes = device.allocate(MemoryLocation::Device, size_of_val(&members[..]))?;
         team_pes.write(0, &members)?;
-        let barriers = device.allocate(Place::Device, BARRIER_BYTES)?;
+        let barriers = device.allocate(MemoryLocation::Device, BARRIER_BYTES)?;
         // Kernels use these words only with rails; otherwise a single word suffices.
         let words = if self.seat.rails.is_some() { SENT_WORDS } else { 1 };
-        let sent = device.allocate(Place::Device, words * 8)?;
-        let report = device.allocate(Place::Device, size_of::<Report>())?;
+        let sent = device.allocate(MemoryLocation::Device, words * 8)?;
+        let report = device.allocate(MemoryLocation::Device, size_of::<FailureReport>())?;
         Ok(Tables { buffers: [peers, team_pes, barriers, sent], teams, report })
     }
 
@@ -209,11 +209,11 @@ impl Parts {
         outlets: Outlets,
         arrivals: *const Arrivals,
         tables: &Tables,
-    ) -> kernels::gin::World {
+    ) -> kernels::gin::WorldView {
         let [peers, team_pes, barriers, sent] = &tables.buffers;
-        let by_rails = if self.seat.rails.is_some() { kernels::gin::World::BY_RAILS } else { 0 };
-        let by_mapping = if self.mapped.by_others { kernels::gin::World::BY_MAPPING } else { 0 };
-        kernels::gin::World {
+        let by_rails = if self.seat.rails.is_some() { kernels::gin::WorldView::BY_RAILS } else { 0 };
+        let by_mapping = if self.mapped.by_others { kernels::gin::WorldView::BY_MAPPING } else { 0 };
+        kernels::gin::WorldView {
             me: ranks.rank() as u32,
             pes: ranks.size() as u32,
             paths: by_rails | by_mapping,
@@ -256,7 +256,7 @@ impl Parts {
         }
     }
 
-    fn line_rate(&self, options: &Options, cards: Option<&Cards>) -> Option<u64> {
+    fn line_rate(&self, options: &WorldOptions, cards: Option<&Cards>) -> Option<u64> {
         match cards {
             Some(cards) => cards.line_rate(),
             None => self.seat.rails.as_ref().and_then(|chosen| chosen.line_rate(options.rails)),
@@ -265,7 +265,7 @@ impl Parts {
 }
 
 /// Allocates the heap and maps those of other ranks. Chooses rails if any rank needs them.
-fn map_heaps(ranks: &mut Bootstrap, options: &Options, seat: &mut Seat, bytes: u64) -> Result<Mapped, GinError> {
+fn map_heaps(ranks: &mut Bootstrap, options: &WorldOptions, seat: &mut Seat, bytes: u64) -> Result<Mapped, GinError> {
     let (me, size) = (ranks.rank(), ranks.size());
     let immediates = Some(unpolled(size));
     let rails = || RailWants {
@@ -273,7 +273,7 @@ fn map_heaps(ranks: &mut Bootstrap, options: &Options, seat: &mut Seat, bytes: u
         count: options.rails,
         options: RailOptions { level: options.level, immediates, ..RailOptions::default() },
     };
-    if options.path == Path::Direct {
+    if options.path == PePath::Direct {
         if size > 1 {
             seat.choose_rails(ranks, rails())?;
         }
@@ -296,8 +296,8 @@ fn flush_of(device: &Device, heap: &Buffer) -> Option<Flush> {
 }
 
 /// Returns the options that must be the same on every rank. Every field is named, so that a new field is not forgotten.
-fn fingerprint(options: &Options) -> Vec<(String, String)> {
-    let Options {
+fn fingerprint(options: &WorldOptions) -> Vec<(String, String)> {
+    let WorldOptions {
         // Ranks may request a device differently, so the opened devices are compared instead.
         device: _,
         heap_bytes,
@@ -337,15 +337,15 @@ fn fingerprint(options: &Options) -> Vec<(String, String)> {
 ///
 /// # Errors
 /// Returns [`GinError::Usage`] if the path does not support the options.
-fn check_rule(options: &Options) -> Result<signal_order::Rule, GinError> {
-    let by_card = options.path == Path::Direct;
+fn check_rule(options: &WorldOptions) -> Result<signal_order::Rule, GinError> {
+    let by_card = options.path == PePath::Direct;
     if by_card {
         check_direct(options)?;
     }
     match options.rule {
-        Rule::Proxies(rule) => Ok(rule),
-        Rule::Kernel | Rule::Counter if by_card => Ok(signal_order::Rule::Count),
-        Rule::Kernel | Rule::Counter => {
+        PutSignalRule::Proxies(rule) => Ok(rule),
+        PutSignalRule::Kernel | PutSignalRule::Counter if by_card => Ok(signal_order::Rule::Count),
+        PutSignalRule::Kernel | PutSignalRule::Counter => {
             let text = format!("rule {}: kernels read the queues of an EFA device only on path direct", options.rule);
             Err(GinError::Usage(text))
         }
@@ -353,7 +353,7 @@ fn check_rule(options: &Options) -> Result<signal_order::Rule, GinError> {
 }
 
 /// Returns a one-line error if path `direct` does not support the options.
-fn check_direct(options: &Options) -> Result<(), GinError> {
+fn check_direct(options: &WorldOptions) -> Result<(), GinError> {
     let refused = |text: String| Err(GinError::Usage(format!("path direct: {text}")));
     if !matches!(options.fabric, Fabric::Verbs { .. }) {
         return refused(format!(
@@ -361,7 +361,10 @@ fn check_direct(options: &Options) -> Result<(), GinError> {
             options.fabric
         ));
     }
-    let is_carried = matches!(options.rule, Rule::Kernel | Rule::Counter | Rule::Proxies(signal_order::Rule::Count));
+    let is_carried = matches!(
+        options.rule,
+        PutSignalRule::Kernel | PutSignalRule::Counter | PutSignalRule::Proxies(signal_order::Rule::Count)
+    );
     if !is_carried || options.rails != 1 {
         return refused(
             "a put is one request on one rail and carries its signal; use rule count, kernel or counter, and one rail"
@@ -374,7 +377,7 @@ fn check_direct(options: &Options) -> Result<(), GinError> {
     Ok(())
 }
 
-fn check_nodes(ranks: &Bootstrap, options: &Options) -> Result<(), GinError> {
+fn check_nodes(ranks: &Bootstrap, options: &WorldOptions) -> Result<(), GinError> {
     match options.node_size {
         Some(size) if size == 0 || !ranks.size().is_multiple_of(size) => Err(GinError::Usage(format!(
             "{} ranks do not form nodes of {size}: all nodes must have the same number of ranks",
@@ -385,7 +388,7 @@ fn check_nodes(ranks: &Bootstrap, options: &Options) -> Result<(), GinError> {
 }
 
 /// Returns the teams world, node and rail, and the concatenated lists of their PEs.
-fn teams(ranks: &Bootstrap, options: &Options) -> ([Team; kernels::gin::TEAMS], Vec<u32>) {
+fn teams(ranks: &Bootstrap, options: &WorldOptions) -> ([Team; kernels::gin::TEAMS], Vec<u32>) {
     let (me, size) = (ranks.rank(), ranks.size());
     let host = |rank: usize| (&ranks.members()[rank].identity, options.node_of(rank));
     let on = |rank: usize| (0..size).filter(|other| host(*other) == host(rank)).collect::<Vec<_>>();

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// Rule that orders a put and its signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum PutSignalRule {
     /// A rule of the proxies. Path `direct`, which has no proxies, supports only [`signal_order::Rule::Count`]: a put
     /// is one request, its immediate arrives with it, and a CPU thread counts.
     Proxies(signal_order::Rule),
@@ -18,37 +18,37 @@ pub enum Rule {
     Counter,
 }
 
-impl Rule {
+impl PutSignalRule {
     /// Returns whether kernels read the arrivals, so that no thread counts signals.
     pub(super) fn is_by_kernel(self) -> bool {
-        matches!(self, Rule::Kernel | Rule::Counter)
+        matches!(self, PutSignalRule::Kernel | PutSignalRule::Counter)
     }
 }
 
-impl Default for Rule {
+impl Default for PutSignalRule {
     fn default() -> Self {
-        Rule::Proxies(signal_order::Rule::Count)
+        PutSignalRule::Proxies(signal_order::Rule::Count)
     }
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for PutSignalRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Rule::Proxies(rule) => rule.fmt(f),
-            Rule::Kernel => f.write_str("kernel"),
-            Rule::Counter => f.write_str("counter"),
+            PutSignalRule::Proxies(rule) => rule.fmt(f),
+            PutSignalRule::Kernel => f.write_str("kernel"),
+            PutSignalRule::Counter => f.write_str("counter"),
         }
     }
 }
 
-impl FromStr for Rule {
+impl FromStr for PutSignalRule {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Rule, String> {
+    fn from_str(text: &str) -> Result<PutSignalRule, String> {
         match text {
-            "kernel" => Ok(Rule::Kernel),
-            "counter" => Ok(Rule::Counter),
-            _ => text.parse().map(Rule::Proxies).map_err(|error: String| format!("{error}, kernel, counter")),
+            "kernel" => Ok(PutSignalRule::Kernel),
+            "counter" => Ok(PutSignalRule::Counter),
+            _ => text.parse().map(PutSignalRule::Proxies).map_err(|error: String| format!("{error}, kernel, counter")),
         }
     }
 }
@@ -60,9 +60,9 @@ mod tests {
     #[test]
     fn rules_round_trip_and_others_are_refused() {
         for text in ["count", "own", "drain", "sequence", "kernel", "counter"] {
-            assert_eq!(text.parse::<Rule>().map(|rule| rule.to_string()), Ok(text.to_owned()));
+            assert_eq!(text.parse::<PutSignalRule>().map(|rule| rule.to_string()), Ok(text.to_owned()));
         }
-        let refused = "words".parse::<Rule>().expect_err("no rule");
+        let refused = "words".parse::<PutSignalRule>().expect_err("no rule");
         assert!(refused.ends_with("expected one of count, own, drain, sequence, kernel, counter"), "{refused}");
     }
 }

@@ -3,7 +3,7 @@
 use super::GinError;
 use ginlab_base::{memory, size};
 use ginlab_bootstrap::Bootstrap;
-use ginlab_cuda::{Choice, Device};
+use ginlab_cuda::{Device, DeviceChoice};
 use ginlab_fabric::libfabric::RailOptions;
 use ginlab_fabric::same_host::Stores;
 use ginlab_fabric::{Fabric, RailPlan};
@@ -15,7 +15,7 @@ use ginlab_topology::cores::{self, Pin};
 #[derive(Clone, Debug)]
 pub struct Wants<'a> {
     /// Device of the rank.
-    pub device: Choice,
+    pub device: DeviceChoice,
     /// Whether the rank launches kernels and therefore needs a share of its GPU.
     pub launches: bool,
     /// Memory of each rank. `None` to skip the check.
@@ -63,7 +63,7 @@ pub struct CoreWants<'a> {
 
 impl Wants<'_> {
     /// Returns the requests of a rank that only launches kernels on `device`.
-    pub fn new(device: Choice) -> Self {
+    pub fn new(device: DeviceChoice) -> Self {
         Wants { device, launches: true, memory: None, rails: None, cores: None, notes: Vec::new() }
     }
 }
@@ -94,7 +94,7 @@ impl MemoryWants<'_> {
 pub struct Seat {
     /// The opened device.
     pub device: Device,
-    /// Reason why [`Choice::Auto`] selected the emulated device.
+    /// Reason why [`DeviceChoice::Auto`] selected the emulated device.
     pub why_emulated: Option<String>,
     /// Ranks that share a GPU, and how their kernels run on it.
     pub sharing: Sharing,

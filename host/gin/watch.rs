@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Work of a device that the host waits for.
 pub trait Work {
     /// Error of a wait.
-    type Error: From<Stop>;
+    type Error: From<StopReason>;
 
     /// Returns a number that changes if the work makes progress, or `None` if it is not read this time. `is_due` is set
     /// once per interval of the watch, for numbers that are expensive to read.
@@ -33,7 +33,7 @@ pub trait Work {
 
     /// Returns the error after `limit` without progress.
     fn late(&mut self, limit: Duration) -> Self::Error {
-        Stop::Late(limit).into()
+        StopReason::Late(limit).into()
     }
 
     /// Asks the work to end because of `error`.
@@ -42,7 +42,7 @@ pub trait Work {
 
 /// Reason for ending a wait.
 #[derive(Clone, Debug)]
-pub enum Stop {
+pub enum StopReason {
     /// The run was interrupted, for example with Ctrl-C.
     Interrupted,
     /// A peer has failed or disconnected.
@@ -51,12 +51,12 @@ pub enum Stop {
     Late(Duration),
 }
 
-impl From<Stop> for GinError {
-    fn from(stop: Stop) -> GinError {
+impl From<StopReason> for GinError {
+    fn from(stop: StopReason) -> GinError {
         match stop {
-            Stop::Interrupted => GinError::Interrupted,
-            Stop::Ranks(error) => GinError::Ranks(error),
-            Stop::Late(limit) => {
+            StopReason::Interrupted => GinError::Interrupted,
+            StopReason::Ranks(error) => GinError::Ranks(error),
+            StopReason::Late(limit) => {
                 let text = format!("no progress within {:.0} s", limit.as_secs_f64());
                 GinError::Call { text, stop: Status::DEADLINE, timed_out: true }
             }
@@ -66,17 +66,17 @@ impl From<Stop> for GinError {
 
 /// State of a wait.
 #[derive(Debug)]
-pub struct Watch<'a> {
+pub struct HostWait<'a> {
     ranks: &'a mut Bootstrap,
     every: Duration,
     /// Maximum time without progress; `None` if the work's own waits are bounded.
     limit: Option<Duration>,
-    seen: Seen,
+    seen: SeenProgress,
 }
 
 /// Progress seen during a wait.
 #[derive(Debug)]
-struct Seen {
+struct SeenProgress {
     /// Time of the last progress of this or another rank.
     since: Instant,
     /// Time of the last due pulse.
@@ -85,17 +85,17 @@ struct Seen {
     others: u64,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> HostWait<'a> {
     /// Starts a wait without a deadline, for work whose own waits are bounded. Expensive pulses are due every `every`.
-    pub fn new(ranks: &'a mut Bootstrap, every: Duration) -> Watch<'a> {
+    pub fn new(ranks: &'a mut Bootstrap, every: Duration) -> HostWait<'a> {
         let now = Instant::now();
-        Watch { ranks, every, limit: None, seen: Seen { since: now, looked: now, pulse: None, others: 0 } }
+        HostWait { ranks, every, limit: None, seen: SeenProgress { since: now, looked: now, pulse: None, others: 0 } }
     }
 
     /// Sets the maximum time without progress.
     #[must_use]
-    pub fn with_limit(self, limit: Duration) -> Watch<'a> {
-        Watch { limit: Some(limit), ..self }
+    pub fn with_limit(self, limit: Duration) -> HostWait<'a> {
+        HostWait { limit: Some(limit), ..self }
     }
 
     /// Performs one check.
@@ -108,9 +108,9 @@ impl<'a> Watch<'a> {
 
     fn look<W: Work>(&mut self, work: &mut W) -> Result<(), W::Error> {
         if signals::interrupted() {
-            return Err(Stop::Interrupted.into());
+            return Err(StopReason::Interrupted.into());
         }
-        self.ranks.check_peers().map_err(Stop::Ranks)?;
+        self.ranks.check_peers().map_err(StopReason::Ranks)?;
         let is_due = self.seen.looked.elapsed() > self.every;
         if is_due {
             self.seen.looked = Instant::now();
@@ -149,7 +149,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-impl Seen {
+impl SeenProgress {
     /// Records the work's pulse. Returns whether it differs from the previous one.
     fn own(&mut self, pulse: u64) -> bool {
         let is_new = self.pulse.replace(pulse).is_some_and(|before| before != pulse);
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn only_changes_extend_wait() {
         let began = Instant::now();
-        let mut seen = Seen { since: began, looked: began, pulse: None, others: 0 };
+        let mut seen = SeenProgress { since: began, looked: began, pulse: None, others: 0 };
         assert!(!seen.own(7) && !seen.own(7));
         assert_eq!(seen.since, began, "the first pulse, and an equal one");
         assert!(seen.own(8) && seen.since > began);
@@ -226,7 +226,7 @@ mod tests {
             // The work ends only after it was aborted, like a kernel.
             Ok(polls > 5)
         };
-        let watch = Watch::new(&mut ranks, Duration::ZERO).with_limit(Duration::ZERO);
+        let watch = HostWait::new(&mut ranks, Duration::ZERO).with_limit(Duration::ZERO);
         let error = watch.wait(&mut work, Duration::from_secs(60), done).unwrap_err();
         assert!(error.is_timeout());
         assert_eq!(work.aborted, ["no progress within 0 s"]);
@@ -236,7 +236,7 @@ mod tests {
     fn failed_work_is_aborted_and_progress_is_relayed() {
         let mut ranks = Bootstrap::alone().unwrap();
         let mut work = Fake { step: 1, ..Fake::default() };
-        let mut watch = Watch::new(&mut ranks, Duration::ZERO).with_limit(Duration::from_secs(3600));
+        let mut watch = HostWait::new(&mut ranks, Duration::ZERO).with_limit(Duration::from_secs(3600));
         watch.check(&mut work).unwrap();
         assert_eq!(work.progressed, 0, "the first pulse is no progress");
         watch.check(&mut work).unwrap();

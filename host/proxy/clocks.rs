@@ -4,7 +4,7 @@
 use crate::ping_pong::MeasureError;
 use cuda_std::memory::{load_acquire_host_u64, store_release_host_u64};
 use cuda_std::thread::global_timer_ns;
-use ginlab_cuda::{Device, DeviceError, Place};
+use ginlab_cuda::{Device, DeviceError, MemoryLocation};
 use kernels::clock::{CLOCK_KERNEL, ClockArgs, answered};
 use kernels::ring::{HostWords, Status};
 use std::time::{Duration, Instant};
@@ -63,8 +63,8 @@ struct Round {
 /// Returns [`MeasureError::Device`] if the device fails, and [`MeasureError::Ended`] if the kernel does not answer in
 /// time.
 pub fn offset(device: &Device, rounds: u64, timeout: Duration) -> Result<Offset, MeasureError> {
-    let flags = device.allocate(Place::Host, size_of::<HostWords>())?;
-    let results = device.allocate(Place::Device, 16)?;
+    let flags = device.allocate(MemoryLocation::Host, size_of::<HostWords>())?;
+    let results = device.allocate(MemoryLocation::Device, 16)?;
     let args = ClockArgs {
         flags: flags.pointer(),
         rounds,

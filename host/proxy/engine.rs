@@ -21,7 +21,7 @@ use signalled::{VALUES, Values};
 pub use waiting::SignalRule;
 use waiting::Signals;
 
-use super::trace::Watch;
+use super::trace::EngineObserver;
 use super::tracker::Tracker;
 use ginlab_cuda::Flush;
 use ginlab_fabric::chosen::BareWrites;
@@ -38,7 +38,7 @@ const MOST_QUEUED: usize = 1024;
 const IDLE_RAIL_POLLS: u32 = 64;
 
 /// An engine, and the descriptors with which peers access its regions, indexed by region and rail.
-pub type Opened<R> = (Engine<R>, Vec<Vec<RemoteRegion>>);
+pub type OpenedEngine<R> = (Engine<R>, Vec<Vec<RemoteRegion>>);
 
 /// Posts commands over a set of rails and tracks their completion. See the module documentation.
 pub struct Engine<R: Rail> {
@@ -184,7 +184,7 @@ impl<R: Rail> Engine<R> {
     /// # Errors
     /// Returns the provider's error, or the driver's error for a staging copy.
     #[inline]
-    pub fn pump(&mut self, watch: &mut impl Watch) -> Result<(), EngineError> {
+    pub fn pump(&mut self, watch: &mut impl EngineObserver) -> Result<(), EngineError> {
         if self.stages {
             self.take_staged()?;
         }
@@ -251,7 +251,7 @@ impl<R: Rail> Engine<R> {
     /// Returns the first rail failure or failed transfer. All rails are polled even so, and their completions are
     /// processed.
     #[inline]
-    pub fn progress(&mut self, watch: &mut impl Watch) -> Result<bool, EngineError> {
+    pub fn progress(&mut self, watch: &mut impl EngineObserver) -> Result<bool, EngineError> {
         // Inactive rails carry none of our transfers, but peers may depend on their progress.
         self.polls = self.polls.wrapping_add(1);
         let polled = if self.polls.is_multiple_of(IDLE_RAIL_POLLS) { self.queues.len() } else { self.active_rails };

@@ -1,14 +1,14 @@
 //! The proxy threads of a rank, each with its own ring and rails. All programs whose kernels issue puts use this
 //! module.
 
-use crate::engine::{Engine, EngineError, Opened, SignalRule};
+use crate::engine::{Engine, EngineError, OpenedEngine, SignalRule};
 use crate::ring::{RingMemory, RingPlace, RingTable};
 use crate::stage::Stage;
-use crate::{Cores, Fault, Offer, Proxy, ProxyError, Setup, Snapshot, connect, device_timeout};
+use crate::{Cores, Proxy, ProxyError, ProxyFault, ProxyOffer, ProxyThreadOptions, Snapshot, connect, device_timeout};
 use ginlab_bootstrap::{Bootstrap, BootstrapError};
-use ginlab_cuda::{Buffer, CopyQueue, Device, DeviceError, Flush, Place};
+use ginlab_cuda::{Buffer, CopyQueue, Device, DeviceError, Flush, MemoryLocation};
 use ginlab_fabric::chosen::BareWrites;
-use ginlab_fabric::{Access, FabricError, Memory, Rail, RailPlan, RailVisitor};
+use ginlab_fabric::{Access, FabricError, MemoryRange, Rail, RailPlan, RailVisitor};
 use ginlab_rails::strategy::Strategy;
 use kernels::ring::{LOG2_COMMAND_WORDS, Status};
 use std::time::Duration;
@@ -20,16 +20,16 @@ const IN_FLIGHT: usize = 16384;
 #[derive(Clone, Copy, Debug)]
 pub struct GroupRegion<'a> {
     /// Location of the bytes.
-    pub bytes: Bytes<'a>,
+    pub bytes: RegionMemory<'a>,
     /// Uses that the registration allows.
     pub access: Access,
 }
 
 /// Location of the bytes of a region.
 #[derive(Clone, Copy, Debug)]
-pub enum Bytes<'a> {
+pub enum RegionMemory<'a> {
     /// Memory that the rails can access.
-    Here(Memory),
+    Here(MemoryRange),
     /// GPU memory that the rails cannot access. Each thread copies the bytes to its own pinned memory before a write.
     Staged(&'a Buffer),
 }
@@ -47,12 +47,12 @@ pub struct GroupOptions<'a> {
     /// Maximum time without progress.
     pub timeout: Duration,
     /// Fault to inject into each thread.
-    pub fault: Option<Fault>,
+    pub fault: Option<ProxyFault>,
     /// Cores of the threads.
     pub cores: &'a Cores,
     /// Creates the signal rule of a thread. `None` if the program has no signals.
     pub signals: Option<&'a dyn Fn() -> SignalRule>,
-    /// Creates the flush of a thread; see [`Setup::flush`].
+    /// Creates the flush of a thread; see [`ProxyThreadOptions::flush`].
     pub flush: &'a dyn Fn() -> Option<Flush>,
 }
 
@@ -68,9 +68,9 @@ pub struct ProxyGroup {
 
 /// Parameters of a thread. The thread starts with them once its rails are selected.
 struct Start {
-    setup: Setup,
+    setup: ProxyThreadOptions,
     timeout: Duration,
-    regions: Vec<(Memory, Access, Option<Stage>)>,
+    regions: Vec<(MemoryRange, Access, Option<Stage>)>,
     signals: Option<SignalRule>,
 }
 
@@ -83,7 +83,7 @@ impl RailVisitor for Start {
         bare: Option<BareWrites<R>>,
     ) -> Result<Proxy, ProxyError> {
         let Start { setup, timeout, regions, signals } = self;
-        Proxy::start(setup, timeout, move || -> Result<Opened<R>, EngineError> {
+        Proxy::start(setup, timeout, move || -> Result<OpenedEngine<R>, EngineError> {
             let mut engine = Engine::new(open()?, IN_FLIGHT, timeout);
             engine.set_bare_writes(bare);
             let takes_values = signals.is_some();
@@ -127,16 +127,16 @@ impl ProxyGroup {
             let mut own = Vec::new();
             for region in regions {
                 own.push(match region.bytes {
-                    Bytes::Here(memory) => (memory, region.access, None),
-                    Bytes::Staged(source) => {
+                    RegionMemory::Here(memory) => (memory, region.access, None),
+                    RegionMemory::Staged(source) => {
                         let (copy, stage) = stage(device, chosen, source)?;
-                        let memory = Memory { address: copy.address(), bytes: copy.bytes(), cuda_device: None };
+                        let memory = MemoryRange { address: copy.address(), bytes: copy.bytes(), cuda_device: None };
                         staging.push(copy);
                         (memory, region.access, Some(stage))
                     }
                 });
             }
-            let setup = Setup {
+            let setup = ProxyThreadOptions {
                 cpu: options.cores.cpus.get(thread).copied(),
                 shares_core: options.cores.shared,
                 fault: options.fault,
@@ -202,7 +202,7 @@ impl ProxyGroup {
     /// Returns the offer of the first thread. The other threads open the same regions, and the same rails unless each
     /// has
     /// its own.
-    pub fn offer(&self) -> &Offer {
+    pub fn offer(&self) -> &ProxyOffer {
         self.proxies[0].offer()
     }
 
@@ -244,7 +244,7 @@ fn stage(device: &Device, chosen: &RailPlan, source: &Buffer) -> Result<(Buffer,
     let Device::Gpu(gpu) = device else {
         return Err(DeviceError::Refused("memory of the emulated device needs no staging".into()));
     };
-    let copy = device.allocate(Place::Host, source.bytes())?;
+    let copy = device.allocate(MemoryLocation::Host, source.bytes())?;
     // SAFETY: the copy is as long as the source, and the group drops it after its threads. The caller of `start` keeps
     // the source valid.
     let stage = unsafe { Stage::new(CopyQueue::new(gpu)?, source.address(), copy.address()) };

@@ -26,8 +26,8 @@ pub mod tracker;
 
 pub use choose::{ChooseError, Cores, choose_cores, choose_rails};
 pub use error::ProxyError;
-pub use group::{Bytes, GroupOptions, GroupRegion, ProxyGroup};
-pub use serve::{Fault, Setup};
+pub use group::{GroupOptions, GroupRegion, ProxyGroup, RegionMemory};
+pub use serve::{ProxyFault, ProxyThreadOptions};
 pub use thread::{Proxy, connect};
 
 use crossbeam_utils::CachePadded;
@@ -66,7 +66,7 @@ type Order = Box<dyn FnOnce(&mut dyn Orders) -> Result<(), Halt> + Send>;
 
 /// Addresses and regions that a proxy thread offers to peers once its rails are open.
 #[derive(Clone, Debug, Default)]
-pub struct Offer {
+pub struct ProxyOffer {
     /// Address of this rank on each rail.
     pub addresses: Vec<Vec<u8>>,
     /// Remote descriptors of this rank's regions, indexed by region and rail.
@@ -92,7 +92,7 @@ pub struct Snapshot {
     pub counters: Counters,
     /// Value of each signal of this rank: the sum of all arrivals.
     pub signals: Vec<u64>,
-    /// Whether the command that [`Fault::Corrupt`] selects has no bytes and was therefore not changed.
+    /// Whether the command that [`ProxyFault::Corrupt`] selects has no bytes and was therefore not changed.
     pub fault_without_bytes: bool,
     /// Times of the thread's set-up.
     pub set_up: SetUp,

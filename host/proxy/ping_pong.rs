@@ -2,7 +2,7 @@
 
 use crate::ring::answer_flag;
 use crate::{Proxy, ProxyError};
-use ginlab_cuda::{Buffer, Device, DeviceError, Launch, Place};
+use ginlab_cuda::{Buffer, Device, DeviceError, Launch, MemoryLocation};
 use kernels::ping_pong::{PING_PONG, PingPongArgs};
 use kernels::ring::{HostWords, Status};
 use std::time::Duration;
@@ -54,8 +54,8 @@ pub fn round_trip(
     flag: Flag<'_>,
     proxy: Option<&Proxy>,
 ) -> Result<f64, MeasureError> {
-    let flags = device.allocate(Place::Host, size_of::<HostWords>())?;
-    let results = device.allocate(Place::Device, 16)?;
+    let flags = device.allocate(MemoryLocation::Host, size_of::<HostWords>())?;
+    let results = device.allocate(MemoryLocation::Device, 16)?;
     let args = PingPongArgs {
         flags: flags.pointer(),
         payload: flag.payload.map_or(std::ptr::null_mut(), |(payload, _)| payload.pointer()),

@@ -4,7 +4,7 @@
 //! The protocol is documented in [`kernels::ring`], which contains both producer and consumer.
 
 use cuda_std::memory::{load_acquire_host_u64, load_acquire_sys_v2_u64, store_release_host_u64};
-use ginlab_cuda::{Buffer, Device, DeviceError, MappedBuffer, Place};
+use ginlab_cuda::{Buffer, Device, DeviceError, MappedBuffer, MemoryLocation};
 use kernels::ring::consumer::Consumer;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring, Status};
 use std::time::Duration;
@@ -45,8 +45,8 @@ impl HostVisible {
     /// Returns an error if this kind of memory is not available here, or not large enough.
     pub fn new(device: &Device, place: RingPlace, bytes: usize) -> Result<HostVisible, DeviceError> {
         match place {
-            RingPlace::Pinned => device.allocate(Place::Host, bytes).map(HostVisible::Buffer),
-            RingPlace::Managed => device.allocate(Place::Managed, bytes).map(HostVisible::Buffer),
+            RingPlace::Pinned => device.allocate(MemoryLocation::Host, bytes).map(HostVisible::Buffer),
+            RingPlace::Managed => device.allocate(MemoryLocation::Managed, bytes).map(HostVisible::Buffer),
             RingPlace::Gdr => device.mapped(bytes).map(HostVisible::Mapped),
         }
     }
@@ -120,11 +120,11 @@ impl RingMemory {
         timeout: Duration,
     ) -> Result<RingMemory, DeviceError> {
         check_slots(slots)?;
-        let words = if place == RingPlace::Managed { Place::Managed } else { Place::Host };
+        let words = if place == RingPlace::Managed { MemoryLocation::Managed } else { MemoryLocation::Host };
         Ok(RingMemory {
             slots: HostVisible::new(device, place, (slots * size_of::<u64>()) << log2_slot_words)?,
             host: device.allocate(words, size_of::<HostWords>())?,
-            device: device.allocate(Place::Device, size_of::<DeviceWords>())?,
+            device: device.allocate(MemoryLocation::Device, size_of::<DeviceWords>())?,
             log2_capacity: slots.trailing_zeros(),
             log2_slot_words,
             timeout,
@@ -201,7 +201,7 @@ impl RingTable {
     /// Returns an error if there is not enough memory.
     pub fn new(device: &Device, rings: &[RingMemory]) -> Result<RingTable, DeviceError> {
         let descriptions: Vec<Ring> = rings.iter().map(RingMemory::ring).collect();
-        let table = device.allocate(Place::Device, size_of_val(descriptions.as_slice()))?;
+        let table = device.allocate(MemoryLocation::Device, size_of_val(descriptions.as_slice()))?;
         table.write(0, &descriptions)?;
         Ok(RingTable { table, count: descriptions.len() as u32 })
     }

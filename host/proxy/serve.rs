@@ -2,16 +2,16 @@
 
 mod orders;
 
-use super::engine::{Engine, EngineError, Opened};
-use super::trace::{Sampling, Times, Trace, Watch};
-use super::{Offer, Order, ProxyError, Snapshot, ThreadState, Writes};
+use super::engine::{Engine, EngineError, OpenedEngine};
+use super::trace::{CommandTimes, EngineObserver, ProxyTrace, Sampling};
+use super::{Order, ProxyError, ProxyOffer, Snapshot, ThreadState, Writes};
 use ginlab_base::backoff::Backoff;
 use ginlab_cuda::Flush;
 use ginlab_fabric::{FabricError, Rail, RemoteRegion};
 use ginlab_rails::strategy::Strategy;
 use kernels::command::Command;
 use kernels::ring::consumer::Consumer;
-use kernels::ring::producer::Words;
+use kernels::ring::producer::CommandWords;
 use kernels::ring::{HostWords, Status};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -29,7 +29,7 @@ const EMPTY_POLLS_BEFORE_YIELD: u32 = 16;
 
 /// A fault to inject, for tests and fault experiments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ProxyFault {
     /// The thread exits without a notification after this many commands, as if it had been killed.
     Vanish(u64),
     /// The thread stops in an orderly way after this many commands.
@@ -44,13 +44,13 @@ pub enum Fault {
 
 /// Parameters of a proxy thread, in addition to its rails.
 #[derive(Debug, Default)]
-pub struct Setup {
+pub struct ProxyThreadOptions {
     /// Core to pin to. `None`: not pinned.
     pub cpu: Option<usize>,
     /// Whether other busy threads share the core, so that an idle poll should yield.
     pub shares_core: bool,
     /// Fault to inject.
-    pub fault: Option<Fault>,
+    pub fault: Option<ProxyFault>,
     /// The ring to drain; `None` on a rank that only receives.
     pub consumer: Option<Consumer>,
     /// Makes data that NICs wrote to this rank's GPU memory visible to its kernels, if this requires a call
@@ -72,14 +72,14 @@ pub(super) trait Orders {
     fn put(&mut self, commands: &[Command]) -> Result<(), Halt>;
     fn run_ping_pong(&mut self, words: &HostWords) -> Result<(), Halt>;
     fn snapshot(&mut self) -> Result<Snapshot, Halt>;
-    fn trace(&mut self, sampling: Option<Sampling>) -> Result<Vec<Times>, Halt>;
+    fn trace(&mut self, sampling: Option<Sampling>) -> Result<Vec<CommandTimes>, Halt>;
 }
 
 pub(super) fn serve<R: Rail>(
-    setup: Setup,
-    open: impl FnOnce() -> Result<Opened<R>, EngineError>,
+    setup: ProxyThreadOptions,
+    open: impl FnOnce() -> Result<OpenedEngine<R>, EngineError>,
     timeout: Duration,
-    offers: &Sender<Result<Offer, ProxyError>>,
+    offers: &Sender<Result<ProxyOffer, ProxyError>>,
     orders: &Receiver<Order>,
     shared: &ThreadState,
 ) {
@@ -87,7 +87,7 @@ pub(super) fn serve<R: Rail>(
     let opened = open().and_then(|(engine, regions)| {
         let addresses = engine.rails().map(Rail::address).collect::<Result<_, FabricError>>()?;
         let rails = engine.rails().map(|rail| rail.name().to_owned()).collect();
-        Ok((engine, Offer { addresses, regions, rails, cpu }))
+        Ok((engine, ProxyOffer { addresses, regions, rails, cpu }))
     });
     let (mut engine, offer) = match opened {
         Ok(opened) => opened,
@@ -149,16 +149,16 @@ struct Server<'a, R: Rail> {
     engine: Engine<R>,
     shared: &'a ThreadState,
     /// Commands popped in this iteration: the first `popped` entries.
-    batch: [Words; BATCH],
+    batch: [CommandWords; BATCH],
     popped: usize,
     /// Watermark last published to the kernels.
     published: u64,
     yields: bool,
-    fault: Option<Fault>,
+    fault: Option<ProxyFault>,
     fault_without_bytes: bool,
     /// Number of CPU-initiated commands so far.
     initiated: u64,
-    trace: Option<Box<Trace>>,
+    trace: Option<Box<ProxyTrace>>,
 }
 
 impl<R: Rail> Server<'_, R> {
@@ -207,7 +207,7 @@ impl<R: Rail> Server<'_, R> {
     /// Runs one iteration: posts a batch from the ring, polls completions and publishes the watermark. Returns whether
     /// it made progress.
     #[inline]
-    fn step(&mut self, watch: &mut impl Watch) -> Result<bool, EngineError> {
+    fn step(&mut self, watch: &mut impl EngineObserver) -> Result<bool, EngineError> {
         let popped = self.drain(watch)?;
         self.engine.pump(watch)?;
         let completed = !self.rails_are_silent() && self.engine.progress(watch)?;
@@ -225,7 +225,7 @@ impl<R: Rail> Server<'_, R> {
     }
 
     #[inline]
-    fn drain(&mut self, watch: &mut impl Watch) -> Result<bool, EngineError> {
+    fn drain(&mut self, watch: &mut impl EngineObserver) -> Result<bool, EngineError> {
         let Some(consumer) = &mut self.ring.consumer else { return Ok(false) };
         let room = self.engine.room().min(BATCH);
         self.popped = consumer.pop_batch(&mut self.batch[..room]);
@@ -238,7 +238,7 @@ impl<R: Rail> Server<'_, R> {
         // The commands are copied, so their slots can be freed before the slow part.
         consumer.acquire();
         consumer.publish_tail();
-        if let Some(Fault::Corrupt(ticket)) = self.fault
+        if let Some(ProxyFault::Corrupt(ticket)) = self.fault
             && let Some(words) = ticket.checked_sub(first).and_then(|index| batch.get_mut(index as usize))
         {
             match one_byte_short(*words) {
@@ -257,7 +257,7 @@ impl<R: Rail> Server<'_, R> {
 
     /// Returns the number of CPU-initiated commands before the one that the injected fault shortens.
     fn until_corrupt(&self) -> u64 {
-        let Some(Fault::Corrupt(number)) = self.fault else { return u64::MAX };
+        let Some(ProxyFault::Corrupt(number)) = self.fault else { return u64::MAX };
         number.checked_sub(self.initiated).unwrap_or(u64::MAX)
     }
 
@@ -320,20 +320,20 @@ impl<R: Rail> Server<'_, R> {
         self.ring.consumer.as_ref().map_or(0, Consumer::cursor)
     }
 
-    /// See [`Fault::Silent`].
+    /// See [`ProxyFault::Silent`].
     #[inline]
     fn rails_are_silent(&self) -> bool {
-        matches!(self.fault, Some(Fault::Silent(after)) if self.commands() >= after)
+        matches!(self.fault, Some(ProxyFault::Silent(after)) if self.commands() >= after)
     }
 
     fn fault_is_due(&mut self) -> bool {
         let commands = self.commands();
         match self.fault {
-            Some(Fault::Vanish(after)) if commands >= after => {
+            Some(ProxyFault::Vanish(after)) if commands >= after => {
                 self.ring.ended = true;
                 true
             }
-            Some(Fault::Stop(after)) if commands >= after => {
+            Some(ProxyFault::Stop(after)) if commands >= after => {
                 self.shared.stop.store(true, Ordering::Relaxed);
                 true
             }

@@ -1,6 +1,6 @@
 //! Staging: device memory that a rail cannot read is copied to pinned host memory before the write.
 
-use ginlab_cuda::{Copies, DeviceError};
+use ginlab_cuda::{DeviceError, OrderedCopies};
 use kernels::command::Command;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Device memory of one region, and the copies from it that are in progress.
 #[derive(Debug)]
 pub struct Stage {
-    queue: Box<dyn Copies>,
+    queue: Box<dyn OrderedCopies>,
     device: u64,
     host: u64,
     /// Whether copies are needed. If clear, the copies are not read, and commands are posted without them. `None` if
@@ -24,7 +24,7 @@ impl Stage {
     ///
     /// # Safety
     /// Both ranges must be as long as the region and must stay valid for the lifetime of the stage.
-    pub unsafe fn new(queue: impl Copies + 'static, device: u64, host: u64) -> Stage {
+    pub unsafe fn new(queue: impl OrderedCopies + 'static, device: u64, host: u64) -> Stage {
         Stage { queue: Box::new(queue), device, host, needed: None, pending: VecDeque::new() }
     }
 

@@ -1,9 +1,9 @@
 //! Handle of a proxy thread: starts the thread, sends requests to it, waits for the answers and stops it.
 
-use crate::engine::{EngineError, Opened};
-use crate::serve::{Halt, Orders, Setup, serve};
-use crate::trace::{Sampling, Times};
-use crate::{Offer, Order, ProxyError, Snapshot, ThreadState, Writes};
+use crate::engine::{EngineError, OpenedEngine};
+use crate::serve::{Halt, Orders, ProxyThreadOptions, serve};
+use crate::trace::{CommandTimes, Sampling};
+use crate::{Order, ProxyError, ProxyOffer, Snapshot, ThreadState, Writes};
 use ginlab_base::limits::explain;
 use ginlab_base::progress;
 use ginlab_bootstrap::{Bootstrap, BootstrapError};
@@ -64,11 +64,11 @@ pub struct Proxy {
     /// Answer of the write that was started.
     writing: RefCell<Option<Answer<Duration>>>,
     /// Receives the thread's offer. Disconnects when the thread ends.
-    offers: Answer<Offer>,
+    offers: Answer<ProxyOffer>,
     shared: Arc<ThreadState>,
     thread: Option<JoinHandle<()>>,
     timeout: Duration,
-    offer: Offer,
+    offer: ProxyOffer,
 }
 
 impl Proxy {
@@ -78,9 +78,9 @@ impl Proxy {
     /// # Errors
     /// Returns the error that prevented the rails from opening.
     pub fn start<R: Rail + 'static>(
-        setup: Setup,
+        setup: ProxyThreadOptions,
         timeout: Duration,
-        open: impl FnOnce() -> Result<Opened<R>, EngineError> + Send + 'static,
+        open: impl FnOnce() -> Result<OpenedEngine<R>, EngineError> + Send + 'static,
     ) -> Result<Proxy, ProxyError> {
         let (orders, for_thread) = channel();
         let (offer_sender, offers) = channel();
@@ -98,14 +98,14 @@ impl Proxy {
             shared,
             thread: Some(thread),
             timeout,
-            offer: Offer::default(),
+            offer: ProxyOffer::default(),
         };
         proxy.offer = proxy.wait(&proxy.offers, timeout)?;
         Ok(proxy)
     }
 
     /// Returns the data that peers need to access this thread's regions.
-    pub fn offer(&self) -> &Offer {
+    pub fn offer(&self) -> &ProxyOffer {
         &self.offer
     }
 
@@ -283,7 +283,7 @@ impl Proxy {
     ///
     /// # Errors
     /// Returns an error if the thread has failed.
-    pub fn trace(&self, sampling: Option<Sampling>) -> Result<Vec<Times>, ProxyError> {
+    pub fn trace(&self, sampling: Option<Sampling>) -> Result<Vec<CommandTimes>, ProxyError> {
         self.ask(move |thread| thread.trace(sampling))
     }
 

@@ -4,7 +4,7 @@
 use cuda_std::thread::global_timer_ns;
 
 /// Events that the engine and its thread report to a trace. The implementation for `()` compiles to nothing.
-pub trait Watch {
+pub trait EngineObserver {
     /// Called when the commands with tickets from `first` to before `end` were popped from the ring.
     #[inline(always)]
     fn popped(&mut self, _first: u64, _end: u64) {}
@@ -19,7 +19,7 @@ pub trait Watch {
     fn published(&mut self, _watermark: u64) {}
 }
 
-impl Watch for () {}
+impl EngineObserver for () {}
 
 /// Selection of the commands to sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Sampling {
 
 /// Times of one command by this process's clock ([`global_timer_ns`]); 0 if the event has not occurred.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct CommandTimes {
     /// Ticket of the command.
     pub ticket: u64,
     /// Time at which the command was taken from the ring.
@@ -47,21 +47,21 @@ pub struct Times {
 
 /// A trace in progress.
 #[derive(Debug)]
-pub struct Trace {
+pub struct ProxyTrace {
     sampling: Sampling,
-    entries: Vec<Times>,
+    entries: Vec<CommandTimes>,
     published: u64,
 }
 
-impl Trace {
-    pub(super) fn new(sampling: Sampling, rails: usize, published: u64) -> Trace {
-        let empty = Times { ticket: u64::MAX, posted: vec![0; rails], ..Times::default() };
+impl ProxyTrace {
+    pub(super) fn new(sampling: Sampling, rails: usize, published: u64) -> ProxyTrace {
+        let empty = CommandTimes { ticket: u64::MAX, posted: vec![0; rails], ..CommandTimes::default() };
         let sampling = Sampling { every: sampling.every.max(1), entries: sampling.entries.max(1) };
-        Trace { sampling, entries: vec![empty; sampling.entries], published }
+        ProxyTrace { sampling, entries: vec![empty; sampling.entries], published }
     }
 
     #[inline]
-    fn entry(&mut self, ticket: u64) -> Option<&mut Times> {
+    fn entry(&mut self, ticket: u64) -> Option<&mut CommandTimes> {
         if !ticket.is_multiple_of(self.sampling.every) {
             return None;
         }
@@ -75,14 +75,14 @@ impl Trace {
     }
 
     /// Returns the samples, by ticket.
-    pub(super) fn finish(mut self) -> Vec<Times> {
+    pub(super) fn finish(mut self) -> Vec<CommandTimes> {
         self.entries.retain(|times| times.ticket != u64::MAX);
         self.entries.sort_by_key(|times| times.ticket);
         self.entries
     }
 }
 
-impl Watch for Trace {
+impl EngineObserver for ProxyTrace {
     fn popped(&mut self, first: u64, end: u64) {
         let mut ticket = self.first_sampled(first);
         if ticket >= end {
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn samples_are_newest_multiples() {
-        let mut trace = Trace::new(Sampling { every: 3, entries: 4 }, 2, 0);
+        let mut trace = ProxyTrace::new(Sampling { every: 3, entries: 4 }, 2, 0);
         trace.popped(0, 10);
         trace.posted(3, 1);
         trace.posted(4, 1);
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn command_has_only_its_own_times() {
-        let mut trace = Trace::new(Sampling { every: 1, entries: 8 }, 2, 0);
+        let mut trace = ProxyTrace::new(Sampling { every: 1, entries: 8 }, 2, 0);
         trace.popped(0, 2);
         trace.posted(0, 1);
         trace.completed(0);

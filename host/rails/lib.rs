@@ -8,7 +8,7 @@ mod stall;
 pub mod strategy;
 
 pub use ending::{DrainStep, drain, leak_to_nics};
-pub use rail_queue::{Piece, RailQueue, counters};
+pub use rail_queue::{Queueable, RailQueue, counters};
 pub use stall::StallClock;
 
 use std::time::Duration;

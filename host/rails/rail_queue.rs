@@ -11,7 +11,7 @@ const LONGEST_CHAIN: usize = 16;
 const CLEAR_FROM: usize = 1024;
 
 /// A transfer that can be queued and posted on a rail.
-pub trait Piece: Copy {
+pub trait Queueable: Copy {
     /// Returns the number of bytes that the piece adds to the bytes posted.
     fn bytes(&self) -> u64;
 }
@@ -34,7 +34,7 @@ pub struct RailQueue<R, P> {
     busy: Option<Box<Busy>>,
 }
 
-impl<R: Rail, P: Piece> RailQueue<R, P> {
+impl<R: Rail, P: Queueable> RailQueue<R, P> {
     /// Creates the queue of a rail, empty.
     pub fn new(rail: R) -> RailQueue<R, P> {
         RailQueue { rail, pieces: Vec::new(), first: 0, bytes: 0, transfers: 0, again: 0, busy: None }
@@ -188,7 +188,7 @@ impl<R: Rail, P: Piece> RailQueue<R, P> {
 }
 
 /// Returns the totals of `queues`.
-pub fn counters<R: Rail, P: Piece>(queues: &[RailQueue<R, P>]) -> Counters {
+pub fn counters<R: Rail, P: Queueable>(queues: &[RailQueue<R, P>]) -> Counters {
     Counters {
         rail_bytes: queues.iter().map(|queue| queue.bytes).collect(),
         rail_transfers: queues.iter().map(|queue| queue.transfers).collect(),
@@ -205,7 +205,7 @@ mod tests {
     use ginlab_fabric::null::NullRail;
     use std::time::Duration;
 
-    impl Piece for u64 {
+    impl Queueable for u64 {
         fn bytes(&self) -> u64 {
             *self
         }

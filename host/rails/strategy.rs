@@ -34,7 +34,7 @@ fn unknown(text: &str) -> String {
 
 /// One piece of a put on one rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct Fragment {
     /// Index of the rail.
     pub rail: usize,
     /// Offset of the first byte from the start of the put.
@@ -70,9 +70,9 @@ impl Scheduler {
     /// An `indivisible` put, which raises a signal after its last byte, stays on one rail: on an unordered fabric
     /// nothing else indicates that the other pieces have arrived. A put of 0 bytes is one piece of 0 bytes.
     #[inline]
-    pub fn schedule(&mut self, bytes: u64, longest: u64, indivisible: bool, mut each: impl FnMut(Piece)) -> usize {
+    pub fn schedule(&mut self, bytes: u64, longest: u64, indivisible: bool, mut each: impl FnMut(Fragment)) -> usize {
         if let Some(rail) = self.whole(bytes, longest, indivisible) {
-            each(Piece { rail, offset: 0, bytes });
+            each(Fragment { rail, offset: 0, bytes });
             return 1;
         }
         let longest = longest.max(1);
@@ -118,16 +118,16 @@ impl Scheduler {
 }
 
 /// Splits a range on one rail into transfers of at most `longest` bytes. Returns their number.
-fn cut(rail: usize, start: u64, bytes: u64, longest: u64, each: &mut impl FnMut(Piece)) -> usize {
+fn cut(rail: usize, start: u64, bytes: u64, longest: u64, each: &mut impl FnMut(Fragment)) -> usize {
     if bytes <= longest {
-        each(Piece { rail, offset: start, bytes });
+        each(Fragment { rail, offset: start, bytes });
         return 1;
     }
     let mut offset = 0;
     let mut pieces = 0;
     while offset < bytes {
         let length = longest.min(bytes - offset);
-        each(Piece { rail, offset: start + offset, bytes: length });
+        each(Fragment { rail, offset: start + offset, bytes: length });
         offset += length;
         pieces += 1;
     }
@@ -136,7 +136,7 @@ fn cut(rail: usize, start: u64, bytes: u64, longest: u64, each: &mut impl FnMut(
 
 #[cfg(test)]
 mod tests {
-    use super::{DEFAULT_AUTO_THRESHOLD, Piece, SPLIT_ALIGNMENT, Scheduler, Strategy, cut};
+    use super::{DEFAULT_AUTO_THRESHOLD, Fragment, SPLIT_ALIGNMENT, Scheduler, Strategy, cut};
     use proptest::prelude::{Just, Strategy as _, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
     fn strategies() -> impl proptest::strategy::Strategy<Value = Strategy> {
@@ -148,7 +148,7 @@ mod tests {
         ]
     }
 
-    fn pieces(scheduler: &mut Scheduler, bytes: u64, longest: u64, indivisible: bool) -> Vec<Piece> {
+    fn pieces(scheduler: &mut Scheduler, bytes: u64, longest: u64, indivisible: bool) -> Vec<Fragment> {
         let mut pieces = Vec::new();
         let count = scheduler.schedule(bytes, longest, indivisible, |piece| pieces.push(piece));
         assert_eq!(count, pieces.len());
@@ -220,7 +220,7 @@ mod tests {
             let expected = pieces(&mut scheduler.clone(), bytes, longest, indivisible);
             let untouched = scheduler.next;
             match scheduler.whole(bytes, longest, indivisible) {
-                Some(rail) => prop_assert_eq!(expected, [Piece { rail, offset: 0, bytes }]),
+                Some(rail) => prop_assert_eq!(expected, [Fragment { rail, offset: 0, bytes }]),
                 None => {
                     // The round-robin position is unchanged.
                     prop_assert!(expected.len() > 1);

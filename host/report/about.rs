@@ -4,7 +4,7 @@
 //! which are located next to each experiment. Files of experiments without a declaration can still be read: their
 //! columns count as measured, and they get the default charts.
 
-use super::column::{Column, Role};
+use super::column::{Column, ColumnRole};
 use super::{Row, each_once};
 
 /// Declaration of an experiment.
@@ -77,7 +77,7 @@ impl Headline {
 /// The best value of a column among rows of a file, and a reference for it: the best value among other rows of that
 /// file.
 #[derive(Clone, Copy, Debug)]
-pub struct Finding {
+pub struct BestValue {
     /// Name of the experiment.
     pub experiment: &'static str,
     /// Column of the value.
@@ -94,7 +94,7 @@ pub struct Finding {
     pub beside_rows: &'static str,
 }
 
-impl Finding {
+impl BestValue {
     const fn new(experiment: &'static str, column: &'static str, best: Best, what: &'static str) -> Self {
         Self { experiment, column, best, what, rows: "", beside: "", beside_rows: "" }
     }
@@ -145,7 +145,7 @@ pub struct Plot {
     /// Columns with the lower and the upper end of a point's range.
     pub range: Option<[&'static str; 2]>,
     /// Style of drawing.
-    pub shape: Shape,
+    pub shape: ChartStyle,
     /// Whether the vertical axis is logarithmic; `None` to decide based on the values.
     pub log_y: Option<bool>,
     /// Values that rows may have in these columns to be drawn.
@@ -159,7 +159,7 @@ pub struct Plot {
 
 /// Style of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum ChartStyle {
     /// Markers, connected by lines if the axis has three values or more.
     Curve,
     /// Bars next to each other.
@@ -177,7 +177,7 @@ impl Plot {
         y: "time_us_p50",
         y_label: Some("time p50, to p99 and min (us)"),
         range: Some(["time_us_min", "time_us_p99"]),
-        shape: Shape::Curve,
+        shape: ChartStyle::Curve,
         log_y: None,
         only: &[],
         several: None,
@@ -248,7 +248,7 @@ impl<'a> Catalog<'a> {
         self.0.iter().find(|about| about.name == name).unwrap_or(&OTHER)
     }
 
-    fn own(&self, role: Role) -> impl Iterator<Item = &'static str> {
+    fn own(&self, role: ColumnRole) -> impl Iterator<Item = &'static str> {
         let own = self.0.iter().flat_map(|about| about.columns);
         own.filter(move |column| column.role == role).map(|column| column.name)
     }
@@ -257,13 +257,15 @@ impl<'a> Catalog<'a> {
     /// all of them are two measurements of the same configuration. Columns without a declaration, for example of a
     /// later version, count as measured.
     pub fn chosen(&self) -> Vec<&'static str> {
-        each_once(FIRST.into_iter().chain(self.own(Role::Chosen)).chain(self.own(Role::Follows)).chain(LAST))
+        each_once(
+            FIRST.into_iter().chain(self.own(ColumnRole::Chosen)).chain(self.own(ColumnRole::Follows)).chain(LAST),
+        )
     }
 
     /// Returns whether the values of a column are usually determined by other columns. Such a column distinguishes rows
     /// only if no other column does.
     pub fn follows(&self, name: &str) -> bool {
-        LAST.contains(&name) || name == "file" || self.own(Role::Follows).any(|own| own == name)
+        LAST.contains(&name) || name == "file" || self.own(ColumnRole::Follows).any(|own| own == name)
     }
 
     /// Returns every column once, with the names of the experiments that have it. Common columns have no names.
@@ -289,7 +291,7 @@ mod tests {
     fn common_columns_are_named_if_chosen() {
         let chosen: Vec<&str> = FIRST.into_iter().chain(LAST).collect();
         for column in Row::COMMON {
-            assert_eq!(column.role != Role::Measured, chosen.contains(&column.name), "{}", column.name);
+            assert_eq!(column.role != ColumnRole::Measured, chosen.contains(&column.name), "{}", column.name);
         }
         assert_eq!(Catalog::default().chosen(), chosen);
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Role of a column in a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum ColumnRole {
     /// Chosen: two rows with different values are different measurements.
     Chosen,
     /// Chosen, and usually determined by other columns, as a window is by a size. The column distinguishes rows only if
@@ -23,7 +23,7 @@ pub struct Column {
     /// Unit in readable form; empty if there is none.
     pub unit: &'static str,
     /// Whether the column was chosen or measured.
-    pub role: Role,
+    pub role: ColumnRole,
     /// One-line description for people.
     pub meaning: &'static str,
     /// Heading and width in the table; `None` if the table does not show the column.
@@ -31,23 +31,23 @@ pub struct Column {
 }
 
 impl Column {
-    const fn of(role: Role, name: &'static str, unit: &'static str, meaning: &'static str) -> Self {
+    const fn of(role: ColumnRole, name: &'static str, unit: &'static str, meaning: &'static str) -> Self {
         Self { name, unit, role, meaning, shown: None }
     }
 
     /// Creates a chosen column.
     pub const fn chosen(name: &'static str, unit: &'static str, meaning: &'static str) -> Self {
-        Self::of(Role::Chosen, name, unit, meaning)
+        Self::of(ColumnRole::Chosen, name, unit, meaning)
     }
 
     /// Creates a chosen column that usually follows from others.
     pub const fn follows(name: &'static str, unit: &'static str, meaning: &'static str) -> Self {
-        Self::of(Role::Follows, name, unit, meaning)
+        Self::of(ColumnRole::Follows, name, unit, meaning)
     }
 
     /// Creates a measured column.
     pub const fn measured(name: &'static str, unit: &'static str, meaning: &'static str) -> Self {
-        Self::of(Role::Measured, name, unit, meaning)
+        Self::of(ColumnRole::Measured, name, unit, meaning)
     }
 
     /// Returns the column with a heading and a width in characters, so that the table shows it.

@@ -4,13 +4,13 @@ use std::fs::File;
 use std::io::{self, Write};
 
 use super::whole::create;
-use super::{Column, Header, ReportError, Row, Target, write_stdout};
+use super::{Column, Header, OutputTarget, ReportError, Row, write_stdout};
 
 /// Writes rows as CSV and flushes each row, so that the file is intact whenever the run ends.
 #[derive(Debug)]
 pub struct CsvSink {
     file: Option<File>,
-    target: Target,
+    target: OutputTarget,
     /// Header, written next to the file, and again when the file is closed.
     header: Header,
     /// Columns after the common ones.
@@ -19,10 +19,10 @@ pub struct CsvSink {
 
 impl CsvSink {
     /// Opens the target and writes the column names. Writes the header next to a regular file as `<stem>.header.json`.
-    pub fn create(target: &Target, header: &Header, own: &'static [Column]) -> Result<Self, ReportError> {
+    pub fn create(target: &OutputTarget, header: &Header, own: &'static [Column]) -> Result<Self, ReportError> {
         let file = match target {
-            Target::Stdout => None,
-            Target::File(path) => Some(create(path).map_err(|source| ReportError::write("CSV", target, source))?),
+            OutputTarget::Stdout => None,
+            OutputTarget::File(path) => Some(create(path).map_err(|source| ReportError::write("CSV", target, source))?),
         };
         let mut sink = Self { file, target: target.clone(), header: header.clone(), own };
         sink.record(|line| line.write_record(Row::COMMON.iter().chain(own).map(|column| column.name)))?;
@@ -70,14 +70,14 @@ impl CsvSink {
     /// Writes the header to a separate file if the rows are in a file. A comment before the rows would break readers of
     /// CSV.
     fn write_beside(&self) -> Result<(), ReportError> {
-        let Target::File(path) = &self.target else { return Ok(()) };
+        let OutputTarget::File(path) = &self.target else { return Ok(()) };
         if !path.is_file() {
             return Ok(());
         }
         let beside = path.with_extension("header.json");
         let text = serde_json::to_string_pretty(&self.header).map_err(io::Error::from);
         let written = text.and_then(|text| std::fs::write(&beside, text + "\n"));
-        written.map_err(|source| ReportError::write("the header", &Target::File(beside), source))
+        written.map_err(|source| ReportError::write("the header", &OutputTarget::File(beside), source))
     }
 }
 

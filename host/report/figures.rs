@@ -5,9 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use super::chart::{Chart, FileKind, Filter, Query, Record, Records, label};
+use super::chart::{Chart, FileKind, FileRecord, Filter, Query, Records, label};
 use super::run::Run;
-use super::{Catalog, Plot, Shape};
+use super::{Catalog, ChartStyle, Plot};
 
 /// Maximum number of series of a chart, as long as columns remain by which it can be split.
 const SERIES: usize = 9;
@@ -18,7 +18,7 @@ const SIZE: (u32, u32) = (760, 430);
 
 /// A chart of a page.
 #[derive(Clone, Debug)]
-pub struct Figure {
+pub struct PageChart {
     /// File name without extension.
     pub name: String,
     /// Chart that is drawn.
@@ -32,16 +32,16 @@ pub struct Figure {
 
 /// Charts of a run, and notes on missing ones.
 #[derive(Clone, Debug, Default)]
-pub struct Figures {
+pub struct RunCharts {
     /// Charts that were drawn.
-    pub drawn: Vec<Figure>,
+    pub drawn: Vec<PageChart>,
     /// Notes for people.
     pub notes: Vec<String>,
 }
 
 /// Returns the charts of one run.
-pub fn of_run(run: &Run, catalog: Catalog) -> Figures {
-    let mut figures = Figures::default();
+pub fn of_run(run: &Run, catalog: Catalog) -> RunCharts {
+    let mut figures = RunCharts::default();
     if run.kind == FileKind::Listing {
         return figures;
     }
@@ -55,7 +55,14 @@ pub fn of_run(run: &Run, catalog: Catalog) -> Figures {
         let most = catalog.chosen().into_iter().rev().max_by_key(|column| measured(column)).unwrap_or("case");
         let usual = if count(records, "case", Plot::BANDWIDTH.y) > 0 { Plot::BANDWIDTH } else { Plot::TIME };
         let title = usual.title.trim_end_matches(" by size");
-        figures.draw(&experiment, &run.name, records, &Plot { title, shape: Shape::Bars, ..usual }, &[most], catalog);
+        figures.draw(
+            &experiment,
+            &run.name,
+            records,
+            &Plot { title, shape: ChartStyle::Bars, ..usual },
+            &[most],
+            catalog,
+        );
     }
     figures.drawn.sort_by_key(|figure| (figure.place.1, figure.place.0));
     figures
@@ -70,8 +77,8 @@ fn count(records: &Records, column: &str, having: &str) -> usize {
 
 /// Returns charts that combine several runs of one directory: sweeps with one value per file, and files of one row
 /// each.
-pub fn of_several(experiment: &str, runs: &[&Run], catalog: Catalog) -> Figures {
-    let mut figures = Figures::default();
+pub fn of_several(experiment: &str, runs: &[&Run], catalog: Catalog) -> RunCharts {
+    let mut figures = RunCharts::default();
     let mut folders: Vec<_> = runs.iter().map(|run| run.path.parent()).collect();
     folders.dedup();
     for folder in folders {
@@ -89,7 +96,7 @@ pub fn of_several(experiment: &str, runs: &[&Run], catalog: Catalog) -> Figures 
         let lone: Vec<_> = inside().filter(|run| run.records.rows().len() == 1).collect();
         if lone.len() > 1 {
             let joined = Records::joined(lone.iter().map(|run| &run.records));
-            let plot = Plot { title: "bandwidth, file by file", shape: Shape::Bars, ..Plot::BANDWIDTH };
+            let plot = Plot { title: "bandwidth, file by file", shape: ChartStyle::Bars, ..Plot::BANDWIDTH };
             figures.draw(experiment, &name, &joined, &plot, &["file"], catalog);
         }
     }
@@ -97,15 +104,15 @@ pub fn of_several(experiment: &str, runs: &[&Run], catalog: Catalog) -> Figures 
 }
 
 /// Returns whether a row has the values that a plot requires.
-fn passes(plot: &Plot, records: &Records, row: &Record) -> bool {
+fn passes(plot: &Plot, records: &Records, row: &FileRecord) -> bool {
     plot.only.iter().all(|(column, values)| values.contains(&records.field(row, column)))
 }
 
-impl Figures {
+impl RunCharts {
     /// Draws a declared chart if the rows have enough values for it.
     fn draw_where_it_tells(&mut self, experiment: &str, of: &str, records: &Records, plot: &Plot, catalog: Catalog) {
         let records = records.only(|row| passes(plot, records, row));
-        let least = if plot.shape == Shape::Curve { 3 } else { 1 };
+        let least = if plot.shape == ChartStyle::Curve { 3 } else { 1 };
         let several = plot.several.is_none_or(|column| count(&records, column, plot.y) > 1);
         if several && count(&records, plot.x[0], plot.y) >= least {
             self.draw(experiment, of, &records, plot, plot.x, catalog);
@@ -114,7 +121,7 @@ impl Figures {
 
     /// Draws one kind of chart over these columns, once or by facets.
     fn draw(&mut self, experiment: &str, of: &str, records: &Records, plot: &Plot, x: &[&str], catalog: Catalog) {
-        let drawn = |row: &Record| {
+        let drawn = |row: &FileRecord| {
             matches!(records.field(row, "status"), "" | "ok")
                 && !records.field(row, plot.y).is_empty()
                 && x.iter().all(|column| !records.field(row, column).is_empty())
@@ -155,16 +162,16 @@ impl Figures {
             let query = Query {
                 x: text(x),
                 y: plot.y.into(),
-                series: if plot.shape == Shape::Stacked { text(&["stage"]) } else { text(&series) },
+                series: if plot.shape == ChartStyle::Stacked { text(&["stage"]) } else { text(&series) },
                 filters: apart.iter().zip(&facet).map(|(column, value)| filter(&records, column, value)).collect(),
                 range: plot
                     .range
                     .filter(|range| range.iter().all(|name| records.has(name)))
                     .map(|range| range.map(String::from)),
-                x_log: (plot.shape == Shape::Curve && x.len() == 1 && positive).then_some(true),
+                x_log: (plot.shape == ChartStyle::Curve && x.len() == 1 && positive).then_some(true),
                 y_log: plot.log_y,
-                bars: plot.shape == Shape::Bars,
-                stacked: plot.shape == Shape::Stacked,
+                bars: plot.shape == ChartStyle::Bars,
+                stacked: plot.shape == ChartStyle::Stacked,
                 title: Some(title),
                 x_label: None,
                 y_label: plot.y_label.map(String::from),
@@ -178,7 +185,7 @@ impl Figures {
                     let svg = String::new();
                     let kind = catalog.about(experiment).plots.iter().position(|known| known.name == plot.name);
                     let place = (kind.unwrap_or(usize::MAX), index);
-                    self.drawn.push(Figure { name, chart: picture.chart, svg, place });
+                    self.drawn.push(PageChart { name, chart: picture.chart, svg, place });
                 }
                 Err(error) => self.notes.push(format!("{} was not drawn: {error}", plot.title)),
             }
@@ -233,7 +240,7 @@ fn split(
         }
     }
     let mut apart = Vec::new();
-    if plot.shape == Shape::Stacked {
+    if plot.shape == ChartStyle::Stacked {
         return (Vec::new(), series);
     }
     // Case and mode stay in one chart. Among the other columns, the one with the most values is split off first.

@@ -6,13 +6,13 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use super::column::rounded;
-use super::{Column, Ending, Header, ReportError, Row, SCHEMA, WholeFile};
+use super::{Column, Header, ReportError, Row, RunOutcome, SCHEMA, WholeFile};
 
 /// A JSON object: its keys in this order, with their values.
 #[derive(Debug)]
-pub struct Entry(pub Vec<(&'static str, Value)>);
+pub struct JsonObject(pub Vec<(&'static str, Value)>);
 
-impl Serialize for Entry {
+impl Serialize for JsonObject {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
     }
@@ -52,7 +52,7 @@ impl JsonSink {
         // This cannot fail: a row contains only numbers and texts.
         let values = row.values(self.own).into_iter().map(|value| serde_json::to_value(value).unwrap_or_default());
         let names = Row::COMMON.iter().chain(self.own).map(|column| column.name);
-        let mut entry = Entry(names.zip(values).collect());
+        let mut entry = JsonObject(names.zip(values).collect());
         if !samples.is_empty() {
             entry.0.push(("samples_us", samples.iter().copied().map(rounded).collect()));
         }
@@ -62,11 +62,11 @@ impl JsonSink {
     }
 
     /// Writes the document.
-    pub fn finish(mut self, ending: Ending) -> Result<(), ReportError> {
+    pub fn finish(mut self, ending: RunOutcome) -> Result<(), ReportError> {
         self.write(ending)
     }
 
-    fn write(&mut self, ending: Ending) -> Result<(), ReportError> {
+    fn write(&mut self, ending: RunOutcome) -> Result<(), ReportError> {
         match self.output.take() {
             Some(output) => output.write(&self.document(ending)),
             None => Ok(()),
@@ -74,12 +74,12 @@ impl JsonSink {
     }
 
     /// Returns the document with one row per line, so that the file can be searched and compared by line.
-    fn document(&self, ending: Ending) -> Vec<u8> {
+    fn document(&self, ending: RunOutcome) -> Vec<u8> {
         let rows = match self.rows.join(",\n    ") {
             rows if rows.is_empty() => "[]".into(),
             rows => format!("[\n    {rows}\n  ]"),
         };
-        let complete = ending == Ending::Complete;
+        let complete = ending == RunOutcome::Complete;
         format!(
             "{{\n  \"schema\": {SCHEMA},\n  \"complete\": {complete},\n  \"header\": {},\n  \"rows\": {rows}\n}}\n",
             self.header
@@ -90,7 +90,7 @@ impl JsonSink {
 
 impl Drop for JsonSink {
     fn drop(&mut self) {
-        if let Err(error) = self.write(Ending::Interrupted)
+        if let Err(error) = self.write(RunOutcome::Interrupted)
             && !matches!(error, ReportError::StdoutClosed)
         {
             let _ = writeln!(io::stderr(), "ginlab: {error}");

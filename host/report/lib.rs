@@ -31,25 +31,25 @@ use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-pub use self::about::{About, Best, Catalog, Finding, Headline, Plot, Shape};
-pub use self::column::{Column, Role, Value};
+pub use self::about::{About, Best, BestValue, Catalog, ChartStyle, Headline, Plot};
+pub use self::column::{Column, ColumnRole, Value};
 pub use self::csv::CsvSink;
 pub use self::header::{Header, Key};
-pub use self::json::{Entry, JsonSink};
-pub use self::row::{Row, SCHEMA, Status};
+pub use self::json::{JsonObject, JsonSink};
+pub use self::row::{Row, RowStatus, SCHEMA};
 pub use self::table::{Table, width};
 pub use self::whole::WholeFile;
 
 /// Destination of an output; `-` is stdout.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum OutputTarget {
     /// Standard output.
     Stdout,
     /// A file, which is overwritten if it exists.
     File(PathBuf),
 }
 
-impl Target {
+impl OutputTarget {
     /// Checks that CSV and JSON have different destinations.
     pub fn check(csv: Option<&Self>, json: Option<&Self>) -> Result<(), ReportError> {
         match (csv, json) {
@@ -62,7 +62,7 @@ impl Target {
     }
 }
 
-impl std::fmt::Display for Target {
+impl std::fmt::Display for OutputTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Stdout => f.write_str("stdout"),
@@ -71,13 +71,13 @@ impl std::fmt::Display for Target {
     }
 }
 
-impl From<&OsStr> for Target {
+impl From<&OsStr> for OutputTarget {
     fn from(text: &OsStr) -> Self {
         if text == "-" { Self::Stdout } else { Self::File(text.into()) }
     }
 }
 
-impl From<&str> for Target {
+impl From<&str> for OutputTarget {
     fn from(text: &str) -> Self {
         OsStr::new(text).into()
     }
@@ -85,11 +85,11 @@ impl From<&str> for Target {
 
 /// Outputs of a run. The default is the table on stdout.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct ReportOptions {
     /// Destination of CSV, with one line per row.
-    pub csv: Option<Target>,
+    pub csv: Option<OutputTarget>,
     /// Destination of the JSON document.
-    pub json: Option<Target>,
+    pub json: Option<OutputTarget>,
     /// Whether the table has colours.
     pub color: bool,
     /// Whether to omit the header on stderr.
@@ -98,7 +98,7 @@ pub struct Options {
 
 /// Outcome of a run, as reported by its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum RunOutcome {
     /// All rows were measured.
     Complete,
     /// The run stopped before its last row.
@@ -130,10 +130,10 @@ pub enum ReportError {
 }
 
 impl ReportError {
-    fn write(what: &'static str, place: &Target, source: impl Into<io::Error>) -> Self {
+    fn write(what: &'static str, place: &OutputTarget, source: impl Into<io::Error>) -> Self {
         let source = source.into();
         match place {
-            Target::Stdout if source.kind() == io::ErrorKind::BrokenPipe => Self::StdoutClosed,
+            OutputTarget::Stdout if source.kind() == io::ErrorKind::BrokenPipe => Self::StdoutClosed,
             _ => Self::Write { what, place: place.to_string(), source },
         }
     }
@@ -149,8 +149,8 @@ pub struct Report {
 
 impl Report {
     /// Opens every output and writes the header. Fails before the run if an output cannot be written.
-    pub fn open(options: &Options, header: &Header, about: &About) -> Result<Self, ReportError> {
-        Target::check(options.csv.as_ref(), options.json.as_ref())?;
+    pub fn open(options: &ReportOptions, header: &Header, about: &About) -> Result<Self, ReportError> {
+        OutputTarget::check(options.csv.as_ref(), options.json.as_ref())?;
         let document = options.json.as_ref().map(|target| WholeFile::create("JSON", target)).transpose()?;
         let csv = options.csv.as_ref().map(|target| CsvSink::create(target, header, about.columns)).transpose()?;
         // Creates the sink after the CSV is open, because the sink writes a document when it is dropped. If the CSV
@@ -161,7 +161,7 @@ impl Report {
             let _ = header.write_talk(&mut io::stderr().lock());
         }
         let data_on_stdout =
-            [&options.csv, &options.json].into_iter().flatten().any(|target| *target == Target::Stdout);
+            [&options.csv, &options.json].into_iter().flatten().any(|target| *target == OutputTarget::Stdout);
         let table = (!data_on_stdout).then(|| Table::new(io::stdout(), options.color, about, header.is_on_gpu()));
         Ok(Self { table, csv, json })
     }
@@ -176,7 +176,9 @@ impl Report {
             json.row(row, samples);
         }
         match &mut self.table {
-            Some(table) => table.row(row).map_err(|source| ReportError::write("the table", &Target::Stdout, source)),
+            Some(table) => {
+                table.row(row).map_err(|source| ReportError::write("the table", &OutputTarget::Stdout, source))
+            }
             None => Ok(()),
         }
     }
@@ -193,7 +195,7 @@ impl Report {
 
     /// Closes every output. Must also be called on an interrupt. Outputs that are dropped instead are closed as
     /// interrupted.
-    pub fn finish(self, ending: Ending) -> Result<(), ReportError> {
+    pub fn finish(self, ending: RunOutcome) -> Result<(), ReportError> {
         let json = self.json.map_or(Ok(()), |json| json.finish(ending));
         let csv = self.csv.map_or(Ok(()), CsvSink::finish);
         json.and(csv)

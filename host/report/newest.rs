@@ -1,7 +1,7 @@
 //! Selection of the newest results of many runs.
 //!
-//! A point is the set of a row's values in the columns with the role [`Role::Chosen`] or `Role::Follows`, on one CPU
-//! model. Only rows with the status ok count. The age of a file is determined, in this order, by:
+//! A point is the set of a row's values in the columns with the role [`ColumnRole::Chosen`] or `ColumnRole::Follows`,
+//! on one CPU model. Only rows with the status ok count. The age of a file is determined, in this order, by:
 //!
 //! 1. The date at the start of its directory's name.
 //! 2. Whether its path contains the word `before` (`scripts/gate.sh` alternates between two builds), which marks an
@@ -13,7 +13,7 @@
 //! one run belong together. A column that one of two files lacks is not compared, because an older version may not have
 //! had it.
 //!
-//! [`Role::Chosen`]: super::Role::Chosen
+//! [`ColumnRole::Chosen`]: super::ColumnRole::Chosen
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -13,7 +13,7 @@ pub const SCHEMA: u32 = 1;
 
 /// Outcome of the measurement of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Status {
+pub enum RowStatus {
     /// The measurement succeeded.
     #[default]
     Ok,
@@ -23,7 +23,7 @@ pub enum Status {
     Skipped(String),
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for RowStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ok => f.write_str("ok"),
@@ -33,13 +33,13 @@ impl fmt::Display for Status {
     }
 }
 
-impl From<Status> for Value {
-    fn from(status: Status) -> Self {
+impl From<RowStatus> for Value {
+    fn from(status: RowStatus) -> Self {
         Self::Text(status.to_string())
     }
 }
 
-impl<'de> Deserialize<'de> for Status {
+impl<'de> Deserialize<'de> for RowStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         if text == "ok" {
@@ -128,7 +128,7 @@ row! {
     measured "" /// Number of wrong bytes found by verification; empty if nothing was verified.
     wrong: Option<u64>,
     measured "" /// Outcome of the measurement: `ok`, `failed: why`, `skipped: why`.
-    status: Status,
+    status: RowStatus,
     measured "us" /// Maximum time.
     time_us_max: Option<f64>,
     measured "%" /// Coefficient of variation of the times, in percent.
@@ -224,7 +224,7 @@ impl Row {
     pub fn verified(&mut self, wrong: Option<u64>) -> &mut Self {
         self.wrong = wrong;
         if wrong.is_some_and(|wrong| wrong > 0) {
-            self.status = Status::Failed("wrong bytes".into());
+            self.status = RowStatus::Failed("wrong bytes".into());
         }
         self
     }
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn unknown_status_is_rejected() {
-        assert!(serde_json::from_str::<Status>("\"fine\"").is_err());
+        assert!(serde_json::from_str::<RowStatus>("\"fine\"").is_err());
     }
 
     proptest! {
@@ -309,7 +309,7 @@ mod tests {
                 Column::measured("push_us", "us", "a number"),
             ];
             let mut row = Row::new("e", "c,\"x\"", "d", "f");
-            row.status = Status::Failed(why);
+            row.status = RowStatus::Failed(why);
             row.time_us_p50 = Some(time);
             row.wrong = wrong;
             row.set(&OWN[0], rails.clone()).set(&OWN[1], fill).set(&OWN[2], time);

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{About, Row, Status, Value};
+use super::{About, Row, RowStatus, Value};
 use ginlab_base::size;
 
 const BOLD: &str = "\x1b[1m";
@@ -136,9 +136,9 @@ impl<W: Write> Table<W> {
             }
         }
         let color = match (&row.status, &row.suspect) {
-            (Status::Failed(_), _) => RED,
+            (RowStatus::Failed(_), _) => RED,
             _ if row.wrong.is_some_and(|wrong| wrong > 0) => RED,
-            (Status::Skipped(_), _) | (_, Some(_)) => YELLOW,
+            (RowStatus::Skipped(_), _) | (_, Some(_)) => YELLOW,
             _ => "",
         };
         let cells: Vec<String> = self.columns.iter().map(|shown| (shown.cell)(row, shown)).collect();

@@ -35,14 +35,14 @@ pub(super) fn rows() -> Vec<Row> {
     failed.mode = Some("quiet-every=16".into());
     failed.time_us_p50 = Some(f64::NAN);
     failed.wrong = Some(3);
-    failed.status = Status::Failed("peer 1, \"rail 0\":\nconnection reset, again".into());
+    failed.status = RowStatus::Failed("peer 1, \"rail 0\":\nconnection reset, again".into());
     let mut suspect = Row::new("proxy", "cpu-write", "gpu:NVIDIA H200", "model:p5");
     suspect.ranks = 2;
     suspect.bandwidth_gbytes_s = Some(60.0);
     suspect.suspect = Some("above the physical ceiling of 50 GB/s".into());
     let mut skipped = Row::new("proxy", "put", "gpu:NVIDIA H200", "model:p5");
     skipped.ranks = 2;
-    skipped.status = Status::Skipped("one rail only".into());
+    skipped.status = RowStatus::Skipped("one rail only".into());
     vec![put, failed, suspect, skipped]
 }
 
@@ -58,7 +58,7 @@ pub(super) fn header() -> Header {
     header
 }
 
-fn json_sink(target: &Target) -> Result<JsonSink, ReportError> {
+fn json_sink(target: &OutputTarget) -> Result<JsonSink, ReportError> {
     Ok(JsonSink::new(WholeFile::create("JSON", target)?, &header(), &OWN))
 }
 
@@ -66,7 +66,7 @@ fn json_sink(target: &Target) -> Result<JsonSink, ReportError> {
 fn our_own_csv_reads_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.csv");
-    let mut sink = CsvSink::create(&Target::File(path.clone()), &header(), &OWN).unwrap();
+    let mut sink = CsvSink::create(&OutputTarget::File(path.clone()), &header(), &OWN).unwrap();
     for row in rows() {
         sink.row(&row).unwrap();
     }
@@ -127,12 +127,12 @@ fn our_own_json_reads_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.json");
     std::fs::write(&path, "an older result").unwrap();
-    let mut sink = json_sink(&Target::File(path.clone())).unwrap();
+    let mut sink = json_sink(&OutputTarget::File(path.clone())).unwrap();
     for row in rows() {
         sink.row(&row, &[10.0, 1.0 / 3.0, f64::INFINITY]);
     }
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "an older result", "the old document stays until the end");
-    sink.finish(Ending::Complete).unwrap();
+    sink.finish(RunOutcome::Complete).unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     insta::assert_snapshot!(text, @r#"
     {
@@ -191,7 +191,7 @@ fn our_own_json_reads_back() {
 fn dropped_document_is_written_as_incomplete() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.json");
-    let mut sink = json_sink(&Target::File(path.clone())).unwrap();
+    let mut sink = json_sink(&OutputTarget::File(path.clone())).unwrap();
     sink.row(&rows()[0], &[]);
     drop(sink);
     let document: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -204,8 +204,8 @@ fn dropped_document_is_written_as_incomplete() {
 fn empty_run_is_valid() {
     let dir = tempfile::tempdir().unwrap();
     let (csv, json) = (dir.path().join("e.csv"), dir.path().join("e.json"));
-    CsvSink::create(&Target::File(csv.clone()), &header(), &OWN).unwrap().finish().unwrap();
-    json_sink(&Target::File(json.clone())).unwrap().finish(Ending::Interrupted).unwrap();
+    CsvSink::create(&OutputTarget::File(csv.clone()), &header(), &OWN).unwrap().finish().unwrap();
+    json_sink(&OutputTarget::File(json.clone())).unwrap().finish(RunOutcome::Interrupted).unwrap();
     assert_eq!(::csv::Reader::from_path(&csv).unwrap().headers().unwrap().len(), Row::COMMON.len() + OWN.len());
     let document: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     assert_eq!(document["rows"], serde_json::json!([]));
@@ -214,16 +214,16 @@ fn empty_run_is_valid() {
 #[test]
 fn unwritable_paths_fail_before_run() {
     let dir = tempfile::tempdir().unwrap();
-    let missing = Target::File("/no/such/folder/run.x".into());
-    let folder = Target::File(dir.path().into());
-    let full = Target::File("/dev/full".into());
+    let missing = OutputTarget::File("/no/such/folder/run.x".into());
+    let folder = OutputTarget::File(dir.path().into());
+    let full = OutputTarget::File("/dev/full".into());
     let errors = [
         CsvSink::create(&missing, &header(), &OWN).unwrap_err(),
         json_sink(&missing).unwrap_err(),
         CsvSink::create(&folder, &header(), &OWN).unwrap_err(),
         json_sink(&folder).unwrap_err(),
         CsvSink::create(&full, &header(), &OWN).unwrap_err(),
-        json_sink(&full).unwrap().finish(Ending::Complete).unwrap_err(),
+        json_sink(&full).unwrap().finish(RunOutcome::Complete).unwrap_err(),
     ];
     let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
     insta::assert_snapshot!(text.join("\n").replace(&dir.path().display().to_string(), "DIR"), @r"
@@ -238,24 +238,24 @@ fn unwritable_paths_fail_before_run() {
 
 #[test]
 fn one_place_takes_one_output() {
-    let both = |csv: &str, json: &str| Options {
+    let both = |csv: &str, json: &str| ReportOptions {
         csv: Some(csv.into()),
         json: Some(json.into()),
         quiet: true,
-        ..Options::default()
+        ..ReportOptions::default()
     };
     assert!(matches!(Report::open(&both("-", "-"), &header(), &ABOUT), Err(ReportError::TwoOnStdout)));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x").display().to_string();
     assert!(matches!(Report::open(&both(&path, &path), &header(), &ABOUT), Err(ReportError::SameFile(_))));
-    Report::open(&both("/dev/null", "/dev/null"), &header(), &ABOUT).unwrap().finish(Ending::Complete).unwrap();
+    Report::open(&both("/dev/null", "/dev/null"), &header(), &ABOUT).unwrap().finish(RunOutcome::Complete).unwrap();
 }
 
 #[test]
 fn closed_pipe_is_silent_and_full_disk_reported() {
     let pipe = || io::Error::from(io::ErrorKind::BrokenPipe);
-    assert!(matches!(ReportError::write("CSV", &Target::Stdout, pipe()), ReportError::StdoutClosed));
-    let file = Target::File("run.csv".into());
+    assert!(matches!(ReportError::write("CSV", &OutputTarget::Stdout, pipe()), ReportError::StdoutClosed));
+    let file = OutputTarget::File("run.csv".into());
     assert!(matches!(ReportError::write("CSV", &file, pipe()), ReportError::Write { .. }));
 }
 

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tempfile::NamedTempFile;
 
-use super::{ReportError, Target, write_stdout};
+use super::{OutputTarget, ReportError, write_stdout};
 
 /// Interval at which a pipe without a reader is opened again.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -73,10 +73,10 @@ enum Output {
 
 impl WholeFile {
     /// Opens the target. Existing content is kept.
-    pub fn create(what: &'static str, target: &Target) -> Result<Self, ReportError> {
+    pub fn create(what: &'static str, target: &OutputTarget) -> Result<Self, ReportError> {
         let output = match target {
-            Target::Stdout => Output::Stdout,
-            Target::File(path) => open(path).map_err(|source| ReportError::write(what, target, source))?,
+            OutputTarget::Stdout => Output::Stdout,
+            OutputTarget::File(path) => open(path).map_err(|source| ReportError::write(what, target, source))?,
         };
         Ok(Self { what, output })
     }
@@ -84,14 +84,14 @@ impl WholeFile {
     /// Writes the document and closes the target.
     pub fn write(self, document: &[u8]) -> Result<(), ReportError> {
         let (place, written) = match self.output {
-            Output::Stdout => (Target::Stdout, write_stdout(document)),
-            Output::Stream { mut file, path } => (Target::File(path), file.write_all(document)),
+            Output::Stdout => (OutputTarget::Stdout, write_stdout(document)),
+            Output::Stream { mut file, path } => (OutputTarget::File(path), file.write_all(document)),
             Output::File { mut temporary, path } => {
                 let file = temporary.as_file_mut();
                 let written = file.write_all(document).and_then(|()| file.sync_all());
                 // If the temporary file is not renamed, it is removed when it is dropped.
                 let renamed = written.and_then(|()| Ok(temporary.persist(&path).map(drop)?));
-                (Target::File(path), renamed)
+                (OutputTarget::File(path), renamed)
             }
         };
         written.map_err(|source| ReportError::write(self.what, &place, source))
@@ -132,7 +132,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn target(path: &Path) -> WholeFile {
-        WholeFile::create("the chart", &Target::File(path.into())).unwrap()
+        WholeFile::create("the chart", &OutputTarget::File(path.into())).unwrap()
     }
 
     #[test]

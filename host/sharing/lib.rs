@@ -17,7 +17,7 @@ pub const SAME_GPU: &str = "same-gpu";
 /// Execution of the kernels of PEs that share a GPU. If this differs between GPUs, the last applicable variant is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
-pub enum Way {
+pub enum SharingMode {
     /// Each PE has its own GPU.
     None,
     /// Concurrent: the PEs are threads of one process and share one context.
@@ -50,7 +50,7 @@ fn this_process() -> u64 {
 /// PEs that share GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sharing {
-    way: Option<Way>,
+    way: Option<SharingMode>,
     here: Vec<usize>,
     /// Maximum number of PEs on a GPU.
     most: usize,
@@ -93,7 +93,7 @@ impl Sharing {
         if of_gpu.is_empty() {
             return sharing;
         }
-        let mut way = Way::None;
+        let mut way = SharingMode::None;
         // Ordered by their first ranks.
         let mut shared: Vec<&Vec<usize>> = of_gpu.values().filter(|ranks| ranks.len() > 1).collect();
         shared.sort();
@@ -101,20 +101,20 @@ impl Sharing {
             let seats: Vec<&GpuPlacement> = ranks.iter().filter_map(|rank| seats[*rank].as_ref()).collect();
             let Some(first) = seats.first() else { continue };
             let how = if seats.iter().all(|seat| seat.process == first.process) {
-                Way::OneProcess
+                SharingMode::OneProcess
             } else if seats.iter().all(|seat| seat.by_mps) {
-                Way::Mps
+                SharingMode::Mps
             } else {
-                Way::TimeSlices
+                SharingMode::TimeSlices
             };
             way = way.max(how);
             let list: Vec<String> = ranks.iter().map(usize::to_string).collect();
             let who = format!("PEs {} share GPU {}", list.join(", "), first.address);
             sharing.gpus.push(format!("{how}: {who}"));
             sharing.notes.push(match how {
-                Way::OneProcess => format!("{who} as threads of one process, whose kernels run concurrently"),
-                Way::Mps => format!("{who} by MPS{}", served_by(service)),
-                Way::None | Way::TimeSlices => format!(
+                SharingMode::OneProcess => format!("{who} as threads of one process, whose kernels run concurrently"),
+                SharingMode::Mps => format!("{who} by MPS{}", served_by(service)),
+                SharingMode::None | SharingMode::TimeSlices => format!(
                     "{who} without MPS: kernels that wait for each other are time-sliced in slices of about 2 ms, \
                      which dominate their times ({})",
                     why_not(service)

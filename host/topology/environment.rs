@@ -59,13 +59,13 @@ pub fn gpu_clocks() -> Value {
 /// Counters of all NICs, by device and then by name. `rdmap79s0/1` is port 1 of an RDMA device, and `rdmap79s0/device`
 /// is the device itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counters(BTreeMap<String, BTreeMap<String, u64>>);
+pub struct NicCounters(BTreeMap<String, BTreeMap<String, u64>>);
 
-impl Counters {
+impl NicCounters {
     /// Reads the counters: `hw_counters` and `counters` of RDMA devices' ports, `hw_counters` of the devices, and
     /// `statistics` of hardware network interfaces. `root` is `/`, or a recorded tree.
-    pub fn read(root: &Path) -> Counters {
-        let mut counters = Counters::default();
+    pub fn read(root: &Path) -> NicCounters {
+        let mut counters = NicCounters::default();
         let class = root.join("sys/class");
         for (device, path) in entries(&class.join("infiniband")) {
             counters.add(format!("{device}/device"), &path.join("hw_counters"));
@@ -97,7 +97,7 @@ impl Counters {
 
     /// Returns the increments since `before`.
     #[must_use]
-    pub fn since(&self, before: &Counters) -> Counters {
+    pub fn since(&self, before: &NicCounters) -> NicCounters {
         let mut grown = self.clone();
         for (device, counters) in &mut grown.0 {
             for (name, value) in counters {
@@ -117,7 +117,7 @@ impl Counters {
 
     /// Returns the changes from `self` to `after`, as `{device: {counter: [before, after]}}`; null if there are no
     /// counters.
-    pub fn changes(&self, after: &Counters) -> Value {
+    pub fn changes(&self, after: &NicCounters) -> Value {
         if self.0.is_empty() {
             return Value::Null;
         }
@@ -214,13 +214,13 @@ mod tests {
     #[test]
     fn counters_are_compared_before_and_after() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(Counters::read(root.path()).changes(&Counters::default()), Value::Null);
+        assert_eq!(NicCounters::read(root.path()).changes(&NicCounters::default()), Value::Null);
         machine(root.path(), 1000);
-        let before = Counters::read(root.path());
+        let before = NicCounters::read(root.path());
         assert_eq!(before.changes(&before), serde_json::json!({}), "there are cards, and nothing has moved");
         machine(root.path(), 9000);
         assert_eq!(
-            before.changes(&Counters::read(root.path())),
+            before.changes(&NicCounters::read(root.path())),
             serde_json::json!({
                 "eth0": { "tx_packets": [10, 90] },
                 "mlx5_0/2": { "port_xmit_data": [250, 2250] },
@@ -238,9 +238,9 @@ mod tests {
         assert!(trouble(&Value::Null).is_empty());
         assert_eq!(before.devices().collect::<Vec<_>>(), ["eth0", "mlx5_0/2", "rdmap79s0/1", "rdmap79s0/device"]);
         assert_eq!(before.get("rdmap79s0/device", "reg_mr_err"), Some(3));
-        let grown = Counters::read(root.path()).since(&before);
+        let grown = NicCounters::read(root.path()).since(&before);
         assert_eq!((grown.get("rdmap79s0/1", "tx_bytes"), grown.get("rdmap79s0/1", "rx_drops")), (Some(8000), Some(0)));
         // A NIC that has disappeared in the meantime is not an error.
-        assert_eq!(before.changes(&Counters::default()), serde_json::json!({}));
+        assert_eq!(before.changes(&NicCounters::default()), serde_json::json!({}));
     }
 }

@@ -15,25 +15,25 @@ pub mod tree;
 pub mod visible;
 
 use crate::pci::{PciAddress, shared_path};
-use tree::{Function, Kind, Tree};
+use tree::{PciFunction, PciKind, Tree};
 
 /// A GPU with the nearest NICs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Near<'a> {
     /// The GPU.
-    pub gpu: &'a Function,
+    pub gpu: &'a PciFunction,
     /// The nearest NICs, all at the same distance. If there are NICs with RMA, only these are considered. NICs below
     /// the closest bridge are nearest. If there is no such bridge, as in VMs, NICs on the same root bus are nearest. If
     /// there are none, NICs on the same NUMA node are nearest.
-    pub nics: Vec<&'a Function>,
+    pub nics: Vec<&'a PciFunction>,
     /// Path to the NICs; `None` if there are none.
-    pub way: Option<Way>,
+    pub way: Option<PciPath>,
 }
 
 /// Path between two devices over PCI, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
-pub enum Way {
+pub enum PciPath {
     /// The devices are below the same switch or bridge.
     Switch,
     /// The devices are below the same root.
@@ -44,7 +44,7 @@ pub enum Way {
     Nodes,
 }
 
-impl Way {
+impl PciPath {
     /// Returns the name of the path in tables.
     pub fn name(self) -> &'static str {
         self.into()
@@ -52,25 +52,25 @@ impl Way {
 }
 
 /// Returns the path between two devices.
-pub fn way(one: &Function, other: &Function) -> Way {
+pub fn way(one: &PciFunction, other: &PciFunction) -> PciPath {
     let shared = shared_path(&one.path, &other.path);
     let bridges = one.path.split('/').take(shared).filter(|part| part.parse::<PciAddress>().is_ok()).count();
     let root = one.path.split('/').take(shared).any(|part| part.starts_with("pci"));
     match (bridges, root) {
-        (1.., _) => Way::Switch,
-        (0, true) => Way::Root,
-        _ if one.numa_node.is_some() && other.numa_node.is_some() && one.numa_node != other.numa_node => Way::Nodes,
-        _ => Way::Host,
+        (1.., _) => PciPath::Switch,
+        (0, true) => PciPath::Root,
+        _ if one.numa_node.is_some() && other.numa_node.is_some() && one.numa_node != other.numa_node => PciPath::Nodes,
+        _ => PciPath::Host,
     }
 }
 
 /// Returns each GPU of the tree with the nearest NICs.
 pub fn near(tree: &Tree) -> Vec<Near<'_>> {
-    let with_rma = tree.of(Kind::Nic).any(|nic| nic.rma);
-    let nics: Vec<&Function> = tree.of(Kind::Nic).filter(|nic| nic.rma || !with_rma).collect();
-    tree.of(Kind::Gpu)
+    let with_rma = tree.of(PciKind::Nic).any(|nic| nic.rma);
+    let nics: Vec<&PciFunction> = tree.of(PciKind::Nic).filter(|nic| nic.rma || !with_rma).collect();
+    tree.of(PciKind::Gpu)
         .map(|gpu| {
-            let distance = |nic: &Function| distance(gpu, nic);
+            let distance = |nic: &PciFunction| distance(gpu, nic);
             let nearest = nics.iter().filter_map(|nic| distance(nic)).min();
             let near = nics.iter().filter(|nic| nearest.is_some() && distance(nic) == nearest);
             Near { gpu, nics: near.copied().collect(), way: nearest.map(|(way, _)| way) }
@@ -80,11 +80,11 @@ pub fn near(tree: &Tree) -> Vec<Near<'_>> {
 
 /// Returns the distance of a NIC for comparison, which is the path and, below bridges, the length of the shared part.
 /// `None` if no criterion makes the NIC nearer than others.
-fn distance(gpu: &Function, nic: &Function) -> Option<(Way, usize)> {
+fn distance(gpu: &PciFunction, nic: &PciFunction) -> Option<(PciPath, usize)> {
     match way(gpu, nic) {
-        Way::Switch => Some((Way::Switch, usize::MAX - shared_path(&gpu.path, &nic.path))),
-        Way::Root => Some((Way::Root, 0)),
-        Way::Host if gpu.numa_node.is_some() && gpu.numa_node == nic.numa_node => Some((Way::Host, 0)),
-        Way::Host | Way::Nodes => None,
+        PciPath::Switch => Some((PciPath::Switch, usize::MAX - shared_path(&gpu.path, &nic.path))),
+        PciPath::Root => Some((PciPath::Root, 0)),
+        PciPath::Host if gpu.numa_node.is_some() && gpu.numa_node == nic.numa_node => Some((PciPath::Host, 0)),
+        PciPath::Host | PciPath::Nodes => None,
     }
 }

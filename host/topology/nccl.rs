@@ -19,7 +19,7 @@ mod write;
 
 pub use write::write;
 
-use super::tree::{Function, Kind, Tree};
+use super::tree::{PciFunction, PciKind, Tree};
 use crate::cores;
 use crate::pci::PciAddress;
 use crate::pci::identity::{self, Identity};
@@ -81,7 +81,7 @@ pub fn parse(text: &str) -> Result<Tree, String> {
         }
     }
     one_host(system)?;
-    let mut functions: Vec<Function> = Vec::new();
+    let mut functions: Vec<PciFunction> = Vec::new();
     let mut lacks = Lacks::default();
     for pci in system.descendants().filter(|node| node.has_tag_name("pci")) {
         // As in NCCL, all content of an unknown element is ignored.
@@ -156,17 +156,17 @@ fn one_host(system: Node<'_, '_>) -> Result<(), String> {
 }
 
 /// Parses a GPU or NIC. Returns `None` for bridges and other devices.
-fn function(pci: Node<'_, '_>, lacks: &mut Lacks) -> Result<Option<Function>, String> {
+fn function(pci: Node<'_, '_>, lacks: &mut Lacks) -> Result<Option<PciFunction>, String> {
     let address = address(pci)?;
     let has = |name: &str| pci.children().any(|child| child.has_tag_name(name));
     let identity = identity(pci, address)?;
     let kind = match identity.kind() {
         // NCCL gets GPUs from the driver and NICs from plugins, and writes its findings below the device.
-        _ if has("nic") => Kind::Nic,
-        _ if has("gpu") => Kind::Gpu,
+        _ if has("nic") => PciKind::Nic,
+        _ if has("gpu") => PciKind::Gpu,
         Some(kind) => kind,
         // Only later versions write the vendor.
-        None if identity.class.is_some_and(|class| class >> 8 == 0x03) && identity.vendor.is_none() => Kind::Gpu,
+        None if identity.class.is_some_and(|class| class >> 8 == 0x03) && identity.vendor.is_none() => PciKind::Gpu,
         None => {
             if identity.class.is_none() && !has("pci") {
                 lacks.kinds.push(address);
@@ -179,8 +179,10 @@ fn function(pci: Node<'_, '_>, lacks: &mut Lacks) -> Result<Option<Function>, St
     let reaches_gpus = |net: Node<'_, '_>| net.attribute("gdr") == Some("1");
     let rma = identity.has_rdma() || nets().any(reaches_gpus);
     let name = match kind {
-        Kind::Gpu => "NVIDIA GPU",
-        Kind::Nic => nets().find_map(|net| net.attribute("name")).unwrap_or(if efa { "EFA" } else { "network card" }),
+        PciKind::Gpu => "NVIDIA GPU",
+        PciKind::Nic => {
+            nets().find_map(|net| net.attribute("name")).unwrap_or(if efa { "EFA" } else { "network card" })
+        }
     };
     let mut way: Vec<String> = Vec::new();
     let mut cpu = None;
@@ -207,12 +209,12 @@ fn function(pci: Node<'_, '_>, lacks: &mut Lacks) -> Result<Option<Function>, St
     lacks.nodes |= cpu.attribute("numaid").is_none();
     // A device that `write` placed below this <cpu> does not belong to its node and cores.
     let placed = pci.attribute(UNPLACED).is_none();
-    Ok(Some(Function {
+    Ok(Some(PciFunction {
         address,
         kind,
         name: name.to_owned(),
         driver: None,
-        rma: kind == Kind::Nic && rma,
+        rma: kind == PciKind::Nic && rma,
         efa,
         path: way.join("/"),
         numa_node: numa_node(cpu)?.filter(|_| placed),

@@ -1,7 +1,7 @@
 //! Recorded trees of this or another machine: a copy of sysfs, saved listings, or a topology file of NCCL.
 
 use super::nccl;
-use super::tree::{DEVICES, Function, Tree};
+use super::tree::{DEVICES, PciFunction, Tree};
 use crate::pci::printed::{lspci_devices, pci_tree};
 use std::fs;
 use std::io::ErrorKind;
@@ -62,10 +62,10 @@ impl Tree {
                 ),
             })?;
             let identity = printed.identity;
-            functions.push(Function {
+            functions.push(PciFunction {
                 address,
                 kind,
-                rma: kind == crate::pci::Kind::Nic && identity.has_rdma(),
+                rma: kind == crate::pci::PciKind::Nic && identity.has_rdma(),
                 efa: identity.is_efa(),
                 name: if identity.name.is_empty() { identity.ids() } else { identity.name },
                 driver: printed.driver,

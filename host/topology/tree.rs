@@ -1,18 +1,18 @@
 //! The relevant PCI devices of this machine, read from sysfs, or those of a recorded machine (`recorded`).
 
-pub use crate::pci::Kind;
 use crate::pci::PciAddress;
+pub use crate::pci::PciKind;
 use crate::pci::identity::{Identity, code};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A PCI function.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Function {
+pub struct PciFunction {
     /// PCI address.
     pub address: PciAddress,
     /// Kind of the device.
-    pub kind: Kind,
+    pub kind: PciKind,
     /// Name for messages: of the RDMA device or network interface (`rdmap79s0`, `eth0`), or as in a listing.
     pub name: String,
     /// Kernel driver, if known.
@@ -37,7 +37,7 @@ pub struct Function {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     /// GPUs and NICs, ordered by address.
-    pub functions: Vec<Function>,
+    pub functions: Vec<PciFunction>,
     /// Information that a recording lacks, one line each.
     pub lacks: Vec<String>,
 }
@@ -73,7 +73,7 @@ impl Tree {
         }
         let mut tree = Tree::sorted(functions);
         let in_tree =
-            |function: &Function| function.path.split('/').any(|part| part.starts_with("pci") && part.len() > 3);
+            |function: &PciFunction| function.path.split('/').any(|part| part.starts_with("pci") && part.len() > 3);
         if !tree.functions.iter().all(in_tree) {
             let text = "is not a link: the bridges above the devices are unknown, and therefore the distances between \
                         NICs and GPUs";
@@ -82,19 +82,19 @@ impl Tree {
         Ok(tree)
     }
 
-    pub(super) fn sorted(mut functions: Vec<Function>) -> Tree {
+    pub(super) fn sorted(mut functions: Vec<PciFunction>) -> Tree {
         functions.sort_by_key(|function| function.address);
         Tree { functions, lacks: Vec::new() }
     }
 
     /// Returns the devices of one kind, ordered by address.
-    pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Function> {
+    pub fn of(&self, kind: PciKind) -> impl Iterator<Item = &PciFunction> {
         self.functions.iter().filter(move |function| function.kind == kind)
     }
 }
 
 /// Reads a device's directory in sysfs. Returns `None` if it is neither a GPU nor a NIC.
-fn of_device(link: &Path) -> Result<Option<Function>, String> {
+fn of_device(link: &Path) -> Result<Option<PciFunction>, String> {
     let name = link.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let address = name.parse::<PciAddress>().map_err(|error| format!("{}: {error}", link.display()))?;
     let text = |name: &str| fs::read_to_string(link.join(name)).ok().map(|text| text.trim().to_owned());
@@ -126,11 +126,11 @@ fn of_device(link: &Path) -> Result<Option<Function>, String> {
     let rma = rdma.is_some() || efa;
     let name = rdma.or_else(|| first("net")).or_else(|| driver.clone());
     let path = link.canonicalize().map_err(|error| format!("{}: {error}", link.display()))?;
-    Ok(Some(Function {
+    Ok(Some(PciFunction {
         address,
         kind,
         efa,
-        name: name.unwrap_or_else(|| if kind == Kind::Gpu { "NVIDIA GPU".into() } else { "network card".into() }),
+        name: name.unwrap_or_else(|| if kind == PciKind::Gpu { "NVIDIA GPU".into() } else { "network card".into() }),
         driver,
         rma,
         path: path.to_string_lossy().into_owned(),

@@ -9,7 +9,7 @@
 //! - *All to all*: one source, which is overwritten when the call returns.
 //! - *Barriers*: a get from the previous PE and a put to the next one, for which only the barrier waits.
 
-use crate::gin::{Block, Context, Inbox, Program, Scope, Signal, Sym, Thread, Warp, World};
+use crate::gin::{Block, Context, Inbox, Program, Scope, Signal, Sym, Thread, Warp, WorldView};
 use crate::pattern;
 use crate::ring::Status;
 use cuda_std::memory::{Word, fetch_add_relaxed_gpu_u64};
@@ -64,7 +64,7 @@ fn named(way: u32, pe: u32, round: u32) -> u64 {
 
 /// Fills `object` with its bytes; each thread of the scope writes its share.
 #[inline(always)]
-fn fill<S: Scope>(world: &World, scope: S, object: Sym<u8>, seed: u64) {
+fn fill<S: Scope>(world: &WorldView, scope: S, object: Sym<u8>, seed: u64) {
     let start = world.local(object);
     let mut at = scope.rank() as u64;
     while at < object.len() {
@@ -76,7 +76,7 @@ fn fill<S: Scope>(world: &World, scope: S, object: Sym<u8>, seed: u64) {
 
 /// Returns the number of bytes of this thread's share that differ from the pattern, which starts at byte `first`.
 #[inline(always)]
-fn wrong<S: Scope>(world: &World, scope: S, object: Sym<u8>, seed: u64, first: u64) -> u64 {
+fn wrong<S: Scope>(world: &WorldView, scope: S, object: Sym<u8>, seed: u64, first: u64) -> u64 {
     let start = world.local(object);
     let (mut wrong, mut at) = (0, scope.rank() as u64);
     while at < object.len() {
@@ -90,7 +90,7 @@ fn wrong<S: Scope>(world: &World, scope: S, object: Sym<u8>, seed: u64, first: u
 /// Runs the circle and returns the number of wrong bytes of this thread's share. Not inlined, so that each pattern can
 /// use all registers.
 #[inline(never)]
-fn circle<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
+fn circle<S: Scope>(world: &WorldView, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
     let (me, pes, scope) = (world.my_pe(), world.n_pes(), line.scope());
     let (next, previous) = ((me + 1) % pes, (me + pes - 1) % pes);
     let first = args.before + 1;
@@ -119,7 +119,7 @@ fn circle<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> R
 
 /// Runs the exchanges of all PEs, like [`circle`].
 #[inline(never)]
-fn all<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
+fn all<S: Scope>(world: &WorldView, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
     let (me, pes, scope) = (world.my_pe(), world.n_pes(), line.scope());
     let mut found = 0;
     for round in args.before + 1..=args.before + args.rounds {
@@ -139,7 +139,7 @@ fn all<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Resu
 
 /// Runs the gets and puts between barriers, like [`circle`].
 #[inline(never)]
-fn after_barriers<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
+fn after_barriers<S: Scope>(world: &WorldView, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
     let (me, pes, scope) = (world.my_pe(), world.n_pes(), line.scope());
     let (next, previous) = ((me + 1) % pes, (me + pes - 1) % pes);
     let mut found = 0;
@@ -168,7 +168,7 @@ fn after_barriers<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<
 
 /// Runs all patterns and returns the number of wrong bytes of this thread's share.
 #[inline(always)]
-fn ways<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
+fn ways<S: Scope>(world: &WorldView, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
     Ok(circle(world, args, line)? + all(world, args, line)? + after_barriers(world, args, line)?)
 }
 

@@ -5,19 +5,19 @@
 //! doorbell.
 
 use crate::block::{BlockResult, block_maximum};
-use crate::direct::{Queue, Transfer};
+use crate::direct::{NicQueue, NicTransfer};
 use crate::pattern;
 use crate::ring::Status;
 use cuda_std::memory::{load_acquire_sys_u64, load_relaxed_gpu_u64, store_mmio_relaxed_sys_u32};
 use cuda_std::{args, kernel, thread, warp};
 use efa_queue::request::To;
-use efa_queue::{Local, Operation, rules};
+use efa_queue::{EfaOperation, Local, rules};
 
 /// Arguments of [`direct_put`].
 #[args]
 pub struct DirectPutArgs {
     /// The queues; block `b` uses queue `b % queue_count`.
-    pub queues: *const Queue,
+    pub queues: *const NicQueue,
     /// Number of queues, at least 1.
     pub queue_count: u32,
     /// Number of puts per thread.
@@ -69,7 +69,7 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
         unsafe { (*result).started = thread::global_timer_ns() };
     }
     // SAFETY: the caller guarantees that there are `queue_count` queues, the same for all threads.
-    let mut queue = unsafe { Queue::of_block(args.queues, args.queue_count) };
+    let mut queue = unsafe { NicQueue::of_block(args.queues, args.queue_count) };
     let first_slot = thread::index() as u64 * args.window as u64;
     let lanes = warp::launched_mask();
     // Combines each put with its wait in one call.
@@ -85,8 +85,8 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
             // SAFETY: the caller guarantees that the slot is in the source.
             unsafe { fill(args.source + offset, args.bytes, slot_seed(args.seed, offset)) };
         }
-        let transfer = Transfer {
-            operation: Operation::Write,
+        let transfer = NicTransfer {
+            operation: EfaOperation::Write,
             to: args.to,
             local: Local { address: args.source + offset, length: args.bytes, key: args.local_key },
             address: args.destination + offset,
@@ -130,7 +130,7 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
 
 /// Rings the doorbell with an invalid count, which is less than the number that the NIC has already processed.
 #[inline(never)]
-fn ring_back(queue: &Queue) {
+fn ring_back(queue: &NicQueue) {
     // SAFETY: the queue's words are valid while the grid runs.
     let (doorbell, rung) = unsafe { (&*queue.doorbell, &(*queue.words).rung.0) };
     store_mmio_relaxed_sys_u32(
@@ -154,7 +154,7 @@ pub fn slot_seed(seed: u32, offset: u64) -> u64 {
 }
 
 #[inline(always)]
-fn quiet(queue: &mut Queue, last: &mut Option<u64>, args: &DirectPutArgs) -> u64 {
+fn quiet(queue: &mut NicQueue, last: &mut Option<u64>, args: &DirectPutArgs) -> u64 {
     if args.counter_alone != 0 {
         return wait_for_counter_alone(queue);
     }
@@ -166,7 +166,7 @@ fn quiet(queue: &mut Queue, last: &mut Option<u64>, args: &DirectPutArgs) -> u64
 
 /// Waits only for the counter, as a counterexample. A failed request is not counted, so the wait then ends at its bound
 /// without an error report.
-fn wait_for_counter_alone(queue: &Queue) -> u64 {
+fn wait_for_counter_alone(queue: &NicQueue) -> u64 {
     let began = thread::global_timer_ns();
     loop {
         // SAFETY: the queue's words are valid while the grid runs, and a queue used in this mode has a counter.

@@ -12,7 +12,7 @@ use cuda_std::{args, thread};
 
 /// Arguments of all kernels that move or check bytes. experiments/ipc/baseline has the same in C++.
 #[args]
-pub struct IpcArgs {
+pub struct IpcKernelArgs {
     /// Address of the first byte to write, or to check; a multiple of 16.
     pub destination: *mut u8,
     /// Address of the first byte to read; a multiple of 16.
@@ -101,7 +101,7 @@ pub(crate) fn each_tail_byte(bytes: u64, width: u64, mut visit: impl FnMut(u64))
 /// # Safety
 /// `counter` must be valid, and so must `flag` unless it is null.
 #[inline(always)]
-pub(crate) unsafe fn signal(args: &IpcArgs) {
+pub(crate) unsafe fn signal(args: &IpcKernelArgs) {
     if args.flag.is_null() {
         return;
     }

@@ -6,7 +6,7 @@
 //!   copy unit:              store k    store k+1  store k+2
 //! ```
 
-use crate::ipc::IpcArgs;
+use crate::ipc::IpcKernelArgs;
 #[cfg(target_arch = "nvptx64")]
 use crate::ipc::{byte, each_tail_byte, signal, word, words};
 #[cfg(target_arch = "nvptx64")]
@@ -25,7 +25,7 @@ const CHUNK: u32 = STAGE_BYTES / STAGES;
 /// the byte at an offset.
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
-unsafe fn stores(args: &IpcArgs, words_at: impl Fn(u64) -> [u32; 4], byte_at: impl Fn(u64) -> u8) {
+unsafe fn stores(args: &IpcKernelArgs, words_at: impl Fn(u64) -> [u32; 4], byte_at: impl Fn(u64) -> u8) {
     let whole = args.bytes / 16 * 16;
     let leads = thread::thread_idx_x() == 0;
     let mut start = thread::block_idx_x() as u64 * CHUNK as u64;
@@ -71,7 +71,7 @@ unsafe fn stores(args: &IpcArgs, words_at: impl Fn(u64) -> [u32; 4], byte_at: im
 /// # Safety
 /// The requirements of `ipc_write_16` must hold.
 #[kernel(bulk)]
-pub unsafe fn ipc_bulk_write(args: IpcArgs) {
+pub unsafe fn ipc_bulk_write(args: IpcKernelArgs) {
     // SAFETY: the caller guarantees that `bytes` bytes at the destination, `counter` and `flag` are valid.
     unsafe { stores(&args, |index| words(word(args.seed, index * 4)), |offset| byte(args.seed, offset)) };
 }
@@ -81,7 +81,7 @@ pub unsafe fn ipc_bulk_write(args: IpcArgs) {
 /// # Safety
 /// The requirements of `ipc_copy_16` must hold.
 #[kernel(bulk)]
-pub unsafe fn ipc_bulk_copy(args: IpcArgs) {
+pub unsafe fn ipc_bulk_copy(args: IpcKernelArgs) {
     let source = args.source.cast::<u32>();
     // SAFETY: the caller guarantees `bytes` bytes at source and destination; index and offset are within them.
     unsafe {

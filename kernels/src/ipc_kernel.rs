@@ -4,7 +4,7 @@
 //! bytes. Each thread has [`UNROLL`] accesses in flight. The remaining accesses take one more pass of the same size, in
 //! which each access is conditional.
 
-use crate::ipc::{IpcArgs, POISON, STEP, byte, each_tail_byte, signal, word, words};
+use crate::ipc::{IpcKernelArgs, POISON, STEP, byte, each_tail_byte, signal, word, words};
 use cuda_std::memory::{fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
 use cuda_std::vector::{load_words, opaque_u32, opaque_u64, store_words};
 use cuda_std::{kernel, thread};
@@ -13,7 +13,7 @@ use cuda_std::{kernel, thread};
 pub const UNROLL: usize = 8;
 
 /// Position of a thread in the grid-stride loop, in vectors of `W` words.
-struct Way<const W: usize> {
+struct ThreadPosition<const W: usize> {
     /// Index of the thread's next vector.
     index: u64,
     /// Number of vectors between two accesses of a thread: the number of threads of the grid.
@@ -22,12 +22,16 @@ struct Way<const W: usize> {
     vectors: u64,
 }
 
-impl<const W: usize> Way<W> {
+impl<const W: usize> ThreadPosition<W> {
     const BYTES: u64 = 4 * W as u64;
 
     #[inline(always)]
-    fn new(bytes: u64) -> Way<W> {
-        Way { index: opaque_u64(this_thread()), stride: opaque_u64(grid_threads()), vectors: bytes / Self::BYTES }
+    fn new(bytes: u64) -> ThreadPosition<W> {
+        ThreadPosition {
+            index: opaque_u64(this_thread()),
+            stride: opaque_u64(grid_threads()),
+            vectors: bytes / Self::BYTES,
+        }
     }
 
     /// Returns whether a whole round of [`UNROLL`] accesses is left.
@@ -82,8 +86,8 @@ fn this_thread() -> u64 {
 
 /// Writes the pattern.
 #[inline(always)]
-unsafe fn write<const W: usize>(args: &IpcArgs) {
-    let mut way = Way::<W>::new(args.bytes);
+unsafe fn write<const W: usize>(args: &IpcKernelArgs) {
+    let mut way = ThreadPosition::<W>::new(args.bytes);
     // The word of the pattern at the thread's next vector, and its difference to the word at the following vector.
     let mut value = word(args.seed, way.index * W as u64);
     let step = opaque_u32((way.stride as u32).wrapping_mul(W as u32).wrapping_mul(STEP));
@@ -107,7 +111,7 @@ unsafe fn write<const W: usize>(args: &IpcArgs) {
         }
         value = opaque_u32(value.wrapping_add(step));
     }
-    each_tail_byte(args.bytes, Way::<W>::BYTES, |offset| {
+    each_tail_byte(args.bytes, ThreadPosition::<W>::BYTES, |offset| {
         // SAFETY: the kernel's caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset)) }
     });
@@ -117,7 +121,7 @@ unsafe fn write<const W: usize>(args: &IpcArgs) {
 
 /// Loads a round.
 #[inline(always)]
-unsafe fn load_round<const W: usize>(way: &Way<W>, source: *const u8) -> [[u32; W]; UNROLL] {
+unsafe fn load_round<const W: usize>(way: &ThreadPosition<W>, source: *const u8) -> [[u32; W]; UNROLL] {
     let mut held = [[0; W]; UNROLL];
     let mut sources = way.addresses(source as u64);
     for held in &mut held {
@@ -130,7 +134,7 @@ unsafe fn load_round<const W: usize>(way: &Way<W>, source: *const u8) -> [[u32; 
 
 /// Loads the rest of the last round. Accesses beyond the end yield 0.
 #[inline(always)]
-unsafe fn load_rest<const W: usize>(way: &Way<W>, source: *const u8) -> [[u32; W]; UNROLL] {
+unsafe fn load_rest<const W: usize>(way: &ThreadPosition<W>, source: *const u8) -> [[u32; W]; UNROLL] {
     let mut held = [[0; W]; UNROLL];
     let mut sources = way.addresses(source as u64);
     for (round, held) in held.iter_mut().enumerate() {
@@ -146,8 +150,8 @@ unsafe fn load_rest<const W: usize>(way: &Way<W>, source: *const u8) -> [[u32; W
 
 /// Copies `source`. All loads of a round precede its stores.
 #[inline(always)]
-unsafe fn copy<const W: usize>(args: &IpcArgs) {
-    let mut way = Way::<W>::new(args.bytes);
+unsafe fn copy<const W: usize>(args: &IpcKernelArgs) {
+    let mut way = ThreadPosition::<W>::new(args.bytes);
     while way.has_round() {
         // SAFETY: the kernel's caller guarantees that `bytes` bytes at `source` are valid, and a whole round is left.
         let held = unsafe { load_round(&way, args.source) };
@@ -170,7 +174,7 @@ unsafe fn copy<const W: usize>(args: &IpcArgs) {
             unsafe { store_words(target, *held) };
         }
     }
-    each_tail_byte(args.bytes, Way::<W>::BYTES, |offset| {
+    each_tail_byte(args.bytes, ThreadPosition::<W>::BYTES, |offset| {
         // SAFETY: the kernel's caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(args.source.add(offset as usize).read()) }
     });
@@ -181,8 +185,8 @@ unsafe fn copy<const W: usize>(args: &IpcArgs) {
 /// Reads `source`. Every thread stores the sum of the values that it has read, because the compiler would otherwise
 /// remove the loads.
 #[inline(always)]
-unsafe fn read<const W: usize>(args: &IpcArgs) {
-    let mut way = Way::<W>::new(args.bytes);
+unsafe fn read<const W: usize>(args: &IpcKernelArgs) {
+    let mut way = ThreadPosition::<W>::new(args.bytes);
     let mut sum = 0u32;
     let mut add = |held: [[u32; W]; UNROLL]| {
         for words in &held {
@@ -197,7 +201,7 @@ unsafe fn read<const W: usize>(args: &IpcArgs) {
     // SAFETY: the kernel's caller guarantees that `bytes` bytes at `source` are valid.
     add(unsafe { load_rest(&way, args.source) });
     // Adds the remaining bytes as `ipc::sum` does: whole words after the last vector, then single bytes.
-    each_tail_byte(args.bytes, Way::<W>::BYTES, |offset| {
+    each_tail_byte(args.bytes, ThreadPosition::<W>::BYTES, |offset| {
         // SAFETY: the kernel's caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         let value = unsafe { args.source.add(offset as usize).read() } as u32;
         let in_word = offset < args.bytes / 4 * 4;
@@ -214,7 +218,7 @@ unsafe fn read<const W: usize>(args: &IpcArgs) {
 /// write it, or read what the kernel writes. `counter` and `flag` must meet the requirements of `ipc::signal`, and
 /// `sums` must have one entry per thread of the grid.
 #[kernel]
-pub unsafe fn ipc_write_4(args: IpcArgs) {
+pub unsafe fn ipc_write_4(args: IpcKernelArgs) {
     // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { write::<1>(&args) };
 }
@@ -224,7 +228,7 @@ pub unsafe fn ipc_write_4(args: IpcArgs) {
 /// # Safety
 /// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
-pub unsafe fn ipc_write_8(args: IpcArgs) {
+pub unsafe fn ipc_write_8(args: IpcKernelArgs) {
     // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { write::<2>(&args) };
 }
@@ -234,7 +238,7 @@ pub unsafe fn ipc_write_8(args: IpcArgs) {
 /// # Safety
 /// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
-pub unsafe fn ipc_write_16(args: IpcArgs) {
+pub unsafe fn ipc_write_16(args: IpcKernelArgs) {
     // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { write::<4>(&args) };
 }
@@ -244,7 +248,7 @@ pub unsafe fn ipc_write_16(args: IpcArgs) {
 /// # Safety
 /// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
-pub unsafe fn ipc_copy_4(args: IpcArgs) {
+pub unsafe fn ipc_copy_4(args: IpcKernelArgs) {
     // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { copy::<1>(&args) };
 }
@@ -254,7 +258,7 @@ pub unsafe fn ipc_copy_4(args: IpcArgs) {
 /// # Safety
 /// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
-pub unsafe fn ipc_copy_8(args: IpcArgs) {
+pub unsafe fn ipc_copy_8(args: IpcKernelArgs) {
     // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { copy::<2>(&args) };
 }
@@ -264,7 +268,7 @@ pub unsafe fn ipc_copy_8(args: IpcArgs) {
 /// # Safety
 /// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
-pub unsafe fn ipc_copy_16(args: IpcArgs) {
+pub unsafe fn ipc_copy_16(args: IpcKernelArgs) {
     // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { copy::<4>(&args) };
 }
@@ -274,7 +278,7 @@ pub unsafe fn ipc_copy_16(args: IpcArgs) {
 /// # Safety
 /// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
-pub unsafe fn ipc_read_4(args: IpcArgs) {
+pub unsafe fn ipc_read_4(args: IpcKernelArgs) {
     // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { read::<1>(&args) };
 }
@@ -284,7 +288,7 @@ pub unsafe fn ipc_read_4(args: IpcArgs) {
 /// # Safety
 /// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
-pub unsafe fn ipc_read_8(args: IpcArgs) {
+pub unsafe fn ipc_read_8(args: IpcKernelArgs) {
     // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { read::<2>(&args) };
 }
@@ -294,7 +298,7 @@ pub unsafe fn ipc_read_8(args: IpcArgs) {
 /// # Safety
 /// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
-pub unsafe fn ipc_read_16(args: IpcArgs) {
+pub unsafe fn ipc_read_16(args: IpcKernelArgs) {
     // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { read::<4>(&args) };
 }
@@ -305,7 +309,7 @@ pub unsafe fn ipc_read_16(args: IpcArgs) {
 /// # Safety
 /// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
-pub unsafe fn ipc_int_loop(args: IpcArgs) {
+pub unsafe fn ipc_int_loop(args: IpcKernelArgs) {
     let (mut index, threads, count) = (this_thread(), grid_threads(), args.bytes / 4);
     let target = args.destination.cast::<u32>();
     while index < count {
@@ -328,7 +332,7 @@ pub unsafe fn ipc_int_loop(args: IpcArgs) {
 /// # Safety
 /// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
-pub unsafe fn ipc_fill(args: IpcArgs) {
+pub unsafe fn ipc_fill(args: IpcKernelArgs) {
     let (mut index, threads) = (this_thread(), grid_threads());
     let target = args.destination.cast::<u32>();
     while index < args.bytes / 4 {
@@ -348,7 +352,7 @@ pub unsafe fn ipc_fill(args: IpcArgs) {
 /// `destination` must be valid for `bytes` bytes, and no other thread may write it while the grid runs. `counter` must
 /// be valid.
 #[kernel]
-pub unsafe fn ipc_check(args: IpcArgs) {
+pub unsafe fn ipc_check(args: IpcKernelArgs) {
     let (mut index, threads) = (this_thread(), grid_threads());
     let found = args.destination.cast::<u32>();
     let mut wrong = 0u64;

@@ -4,7 +4,7 @@
 //! their blocks are distributed unevenly over the SMs, the blocks that share an SM finish last, while the others are
 //! idle.
 
-use crate::ipc::{IpcArgs, STEP, byte, each_tail_byte, signal, word, words};
+use crate::ipc::{IpcKernelArgs, STEP, byte, each_tail_byte, signal, word, words};
 use crate::ipc_kernel::UNROLL;
 use cuda_std::memory::{Word, fetch_add_relaxed_gpu_u64};
 use cuda_std::vector::{opaque_u32, store_words};
@@ -63,7 +63,7 @@ pub(crate) unsafe fn each_part<const PART: u64>(
 /// The requirements of `ipc_write_16` must hold. `taken` must be in device memory and initially 0. Only launches with
 /// the same numbers of parts and warps may use it, one after another.
 #[kernel]
-pub unsafe fn ipc_parts_write(args: IpcArgs) {
+pub unsafe fn ipc_parts_write(args: IpcKernelArgs) {
     let write = |first: u64, end: u64, lane: u64, lanes: u64| {
         let step = opaque_u32((4 * lanes as u32).wrapping_mul(STEP));
         let mut index = first + lane;

@@ -4,7 +4,7 @@
 //! one target receives more than its share while the links to the others are idle. Warps take parts dynamically
 //! ([`crate::ipc_parts`]), because blocks that share an SM store less.
 
-use crate::ipc::{IpcArgs, STEP, byte, each_tail_byte, signal, word, words};
+use crate::ipc::{IpcKernelArgs, STEP, byte, each_tail_byte, signal, word, words};
 use crate::ipc_parts::each_part;
 use cuda_std::memory::Word;
 use cuda_std::vector::{opaque_u32, store_words};
@@ -22,7 +22,7 @@ const PART: u64 = 128;
 #[args]
 pub struct TogetherArgs {
     /// Arguments for each target, in device memory. All have the same number of bytes and the same seed.
-    pub flows: *const IpcArgs,
+    pub flows: *const IpcKernelArgs,
     /// Number of targets, at least one.
     pub count: u32,
     /// Number of the next part, in device memory.

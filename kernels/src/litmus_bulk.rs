@@ -1,7 +1,7 @@
 //! Role 0 of a litmus test with bulk stores: the copy unit of the multiprocessor writes the payload (`cp.async.bulk`),
 //! and the thread stores the signal. Part of the module of bulk stores, which requires compute capability 9.0 or later.
 
-use crate::litmus::LitmusArgs;
+use crate::litmus::LitmusKernelArgs;
 #[cfg(target_arch = "nvptx64")]
 use crate::litmus::{Participant, run};
 use cuda_std::kernel;
@@ -35,7 +35,7 @@ pub enum BulkOrder {
 /// The requirements of `litmus_threads` must hold, for blocks of at most 384 threads. The payload must be a multiple of
 /// 2 words and at most [`PART`] bytes.
 #[kernel(bulk, resident)]
-pub unsafe fn litmus_bulk(args: LitmusArgs) {
+pub unsafe fn litmus_bulk(args: LitmusKernelArgs) {
     // SAFETY: the caller guarantees that the pointers are valid.
     unsafe {
         run(&args, |mine, lane, round| {
@@ -65,24 +65,24 @@ unsafe fn write(mine: &Participant<'_>, lane: u32, round: u64) {
     // SAFETY: the location has as many words as the payload, and is aligned to 128 bytes.
     unsafe { store_bulk(payload.cast_mut().cast(), part, bytes) };
     let order = match args.order {
-        0 => Order::Nothing,
+        0 => AccessOrder::Nothing,
         1 => {
             wait_stage_read::<0>();
-            Order::ReleaseAcquire
+            AccessOrder::ReleaseAcquire
         }
         2 => {
             wait_bulk();
-            Order::ReleaseAcquire
+            AccessOrder::ReleaseAcquire
         }
         _ => {
             wait_bulk();
             fence_proxy_async_global();
-            Order::ReleaseAcquire
+            AccessOrder::ReleaseAcquire
         }
     };
     // SAFETY: the caller guarantees that the location is valid.
     let signal = unsafe { &*signal };
-    pair(Pair::Write, Scope::of(args.scope), order, [signal, signal], [value + 1, 0]);
+    pair(AccessPair::Write, MemoryScope::of(args.scope), order, [signal, signal], [value + 1, 0]);
     // This wait precedes the next filling of the stage, and the end of the round.
     wait_bulk();
     fence_proxy_async_global();

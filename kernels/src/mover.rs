@@ -29,7 +29,7 @@ use crate::ring::CachePadded;
 use crew::CopyBlocks;
 use cuda_std::memory::{Word, fence_acq_rel_gpu, fence_acq_rel_sys, store_relaxed_sys_u64};
 use cuda_std::{args, kernel, thread, warp};
-use look::{Found, Look};
+use look::{Look, WaitResult};
 
 /// Number of rings. Block `n` of the kernel belongs to lane `n` modulo this number.
 pub const LANES: u32 = 2;
@@ -37,7 +37,7 @@ pub const LANES: u32 = 2;
 /// A ring in pinned memory. The initial memory is all zero.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Lane {
+pub struct MoverRing {
     /// The requests, written by the host.
     pub entries: Entries<{ ENTRIES as usize }>,
     /// The kernel's number, once its first block has started.
@@ -56,7 +56,7 @@ pub struct Lane {
 #[args]
 pub struct MoverArgs {
     /// The rings, [`LANES`] of them.
-    pub lanes: *const Lane,
+    pub lanes: *const MoverRing,
     /// The jobs of the lanes, [`LANES`] of them.
     pub jobs: *const Jobs,
     /// Number of each lane's next entry.
@@ -97,7 +97,7 @@ pub unsafe fn mover(args: MoverArgs) {
     loop {
         if me < warp::SIZE {
             let until = thread::global_timer_ns().saturating_add(args.timeout_ns);
-            let mut found = Found { any: look.wait(&lane.entries, number, me, until), done: 0, open };
+            let mut found = WaitResult { any: look.wait(&lane.entries, number, me, until), done: 0, open };
             // Short steps do not wait for the other warps.
             while found.any
                 && found.done < LOOK as u32
@@ -113,7 +113,7 @@ pub unsafe fn mover(args: MoverArgs) {
             }
         }
         thread::sync_threads();
-        let Found { any, done, open: is_open } = look.told();
+        let WaitResult { any, done, open: is_open } = look.told();
         if !any {
             leave(lane, crew, me, number, args.number);
             return;
@@ -171,7 +171,7 @@ pub unsafe fn mover(args: MoverArgs) {
 /// # Safety
 /// The requirements of [`mover`] must hold.
 #[inline(always)]
-unsafe fn short(ring: &Lane, step: Step, open: &mut bool, lane: u32) -> bool {
+unsafe fn short(ring: &MoverRing, step: Step, open: &mut bool, lane: u32) -> bool {
     match step {
         Step::Take { to, from, bytes, tag } => {
             // SAFETY: the caller guarantees that the memory named by entries is valid.
@@ -212,7 +212,7 @@ unsafe fn short(ring: &Lane, step: Step, open: &mut bool, lane: u32) -> bool {
 
 /// Signals that the block exits, after all work of this block and of the lane's other blocks.
 #[inline(always)]
-fn leave(lane: &Lane, mut crew: CopyBlocks, me: u32, taken: u64, number: u64) {
+fn leave(lane: &MoverRing, mut crew: CopyBlocks, me: u32, taken: u64, number: u64) {
     thread::sync_threads();
     crew.dismiss();
     if me == 0 {

@@ -11,7 +11,7 @@
 mod channel;
 
 pub use crate::block::BlockResult;
-pub use channel::{Channel, Put};
+pub use channel::{Put, PutChannel};
 
 use crate::block::block_maximum;
 use crate::direct;
@@ -19,7 +19,7 @@ use crate::outlet::Outlets;
 use crate::pattern;
 #[cfg(feature = "puts")]
 use crate::put_trace::Tracer;
-use crate::put_trace::{PutStamps, Trace};
+use crate::put_trace::{PutObserver, PutStamps};
 use crate::ring::{Ring, Status};
 use core::ops::Range;
 use cuda_std::{args, kernel, thread};
@@ -136,7 +136,7 @@ pub unsafe fn put_by_card_kernel(args: CardPutArgs) {
 
 /// Performs the grid's work; called by every thread.
 #[inline(always)]
-unsafe fn put_grid(args: &PutArgs, outlets: Outlets, trace: &mut impl Trace) {
+unsafe fn put_grid(args: &PutArgs, outlets: Outlets, trace: &mut impl PutObserver) {
     let per_thread = args.scope == SCOPE_THREAD;
     let leads = per_thread || thread::thread_idx_x() == 0;
     // A raw pointer instead of a reference: all threads of the block hold it, and only the first one writes. SAFETY:
@@ -148,7 +148,7 @@ unsafe fn put_grid(args: &PutArgs, outlets: Outlets, trace: &mut impl Trace) {
     }
 
     // SAFETY: the caller guarantees that the outlets are valid and the same for all threads.
-    let mut channel = Channel::new(unsafe { outlets.of_block() });
+    let mut channel = PutChannel::new(unsafe { outlets.of_block() });
     let producer = if per_thread { thread::index() } else { thread::block_idx_x() };
     // SAFETY: the caller guarantees that the pointers of `args` are valid.
     let mut stop = unsafe { put_loop(args, &mut channel, producer, leads, trace) };
@@ -174,7 +174,13 @@ unsafe fn put_grid(args: &PutArgs, outlets: Outlets, trace: &mut impl Trace) {
 
 /// Performs the puts of one producer. Returns 0, or the reason for its early end.
 #[inline(always)]
-unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: bool, trace: &mut impl Trace) -> u64 {
+unsafe fn put_loop(
+    args: &PutArgs,
+    channel: &mut PutChannel,
+    producer: u32,
+    leads: bool,
+    trace: &mut impl PutObserver,
+) -> u64 {
     let mut stop = 0;
     let fill = args.fill != 0;
     if !fill && !leads {

@@ -32,7 +32,7 @@ pub struct PutStamps {
 unsafe impl cuda_std::Plain for PutStamps {}
 
 /// Observer of the put kernel, for measurements. Other code passes `()`.
-pub trait Trace {
+pub trait PutObserver {
     /// Observer of a push.
     type Push: Observe;
     /// Called when the producer starts the iteration of its next put.
@@ -47,7 +47,7 @@ pub trait Trace {
     fn returned(&mut self) {}
 }
 
-impl Trace for () {
+impl PutObserver for () {
     type Push = ();
     fn push(&mut self, _filled: bool) {}
 }
@@ -92,7 +92,7 @@ impl Tracer {
     }
 }
 
-impl Trace for Tracer {
+impl PutObserver for Tracer {
     type Push = PushStamps;
 
     #[inline(always)]

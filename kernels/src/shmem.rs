@@ -28,7 +28,7 @@ pub const SIGNALS_SET: u32 = 3;
 
 /// Arguments of all kernels of this module.
 #[args]
-pub struct ShmemArgs {
+pub struct ShmemKernelArgs {
     /// Operation whose bandwidth is measured: [`MOVES_PUTS`], [`MOVES_GETS`] or [`MOVES_PUT_SIGNALS`]. For ping-pongs
     /// of puts with signals: [`SIGNALS_SET`] to set the signals, or another value to add to them.
     pub moves: u32,
@@ -77,7 +77,7 @@ fn moved<T: Plain>(object: Sym<T>, bytes: u64) -> Sym<T> {
     unsafe { Sym::from_parts(object.offset() + bytes, object.len()) }
 }
 
-impl ShmemArgs {
+impl ShmemKernelArgs {
     /// Returns the index of the slot of an iteration.
     #[inline(always)]
     fn place(&self, turn: u32) -> u64 {
@@ -104,19 +104,19 @@ impl ShmemArgs {
     }
 }
 
-/// Returns the number of words of [`ShmemArgs::times`] for a latency: the nanoseconds of all iterations, the clock
-/// before the first iteration, and the clock after each iteration.
+/// Returns the number of words of [`ShmemKernelArgs::times`] for a latency: the nanoseconds of all iterations, the
+/// clock before the first iteration, and the clock after each iteration.
 pub const fn latency_words(iterations: u32) -> usize {
     iterations as usize + 2
 }
 
 /// One iteration of a case.
-type Turn<S> = fn(&ShmemArgs, &mut Context<S>, u32) -> Result<(), Status>;
+type Turn<S> = fn(&ShmemKernelArgs, &mut Context<S>, u32) -> Result<(), Status>;
 
 /// Runs all iterations, with the block's first thread, its first warp, or the whole block. Then calls `end` with their
 /// number.
 #[inline(always)]
-fn turns<S: Scope>(program: &Program<ShmemArgs>, turn: Turn<S>, end: Turn<S>) {
+fn turns<S: Scope>(program: &Program<ShmemKernelArgs>, turn: Turn<S>, end: Turn<S>) {
     let Some(scope) = S::first_of_block() else { return };
     if program.world.has_failed_for(&scope) {
         return;
@@ -128,7 +128,7 @@ fn turns<S: Scope>(program: &Program<ShmemArgs>, turn: Turn<S>, end: Turn<S>) {
 }
 
 #[inline(always)]
-fn turns_of<S: Scope>(args: &ShmemArgs, mut line: Context<S>, turn: Turn<S>, end: Turn<S>) {
+fn turns_of<S: Scope>(args: &ShmemKernelArgs, mut line: Context<S>, turn: Turn<S>, end: Turn<S>) {
     let scope = line.scope();
     // The host's values are valid. These checks inform the compiler, so that the calls in the loop need not check
     // again.
@@ -167,7 +167,7 @@ fn turns_of<S: Scope>(args: &ShmemArgs, mut line: Context<S>, turn: Turn<S>, end
 
 /// Ends a loop of calls to which no PE replies.
 #[inline(always)]
-fn quiet<S: Scope>(_args: &ShmemArgs, line: &mut Context<S>, _turns: u32) -> Result<(), Status> {
+fn quiet<S: Scope>(_args: &ShmemKernelArgs, line: &mut Context<S>, _turns: u32) -> Result<(), Status> {
     line.quiet()
 }
 
@@ -177,13 +177,13 @@ fn quiet<S: Scope>(_args: &ShmemArgs, line: &mut Context<S>, _turns: u32) -> Res
 /// only once. (A function instead of a closure: closures are not always inlined, and a context passed by reference is
 /// kept in memory.)
 #[inline(always)]
-fn due(args: &ShmemArgs, turn: u32) -> u32 {
+fn due(args: &ShmemKernelArgs, turn: u32) -> u32 {
     turn + 1 - args.begins
 }
 
 /// Ends a loop of ping-pongs.
 #[inline(always)]
-fn answered<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turns: u32, wait: Turn<S>) -> Result<(), Status> {
+fn answered<S: Scope>(args: &ShmemKernelArgs, line: &mut Context<S>, turns: u32, wait: Turn<S>) -> Result<(), Status> {
     if args.begins != 0 && turns > 0 {
         wait(args, line, turns)?;
     }

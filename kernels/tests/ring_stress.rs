@@ -10,11 +10,11 @@ mod random;
 use cuda_std::memory::WordPair;
 use cuda_std::{emulation, thread};
 use kernels::command::{Command, MAX_OFFSET, MAX_PEER, MAX_REGION, Opcode, PARITY};
-use kernels::put_kernel::{Channel, Put};
+use kernels::put_kernel::{Put, PutChannel};
 use kernels::ring::consumer::Consumer;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring, Status};
 use proptest::prelude::*;
-use random::Random;
+use random::XorShift;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -120,7 +120,7 @@ fn every_command_once(log2_capacity: u32, batch: u64, puts: u64) {
     let memory = Memory::new(log2_capacity, PATIENCE);
     memory.run(
         |ring| {
-            let mut channel = Channel::new(*ring);
+            let mut channel = PutChannel::new(*ring);
             for number in 0..puts {
                 let (put, immediate) = put(thread::index(), number);
                 channel.put_signal_nbi(&put, immediate).expect("pushed");
@@ -170,7 +170,7 @@ fn batch_pop_stops_at_gap_or_full_batch() {
     let push = |numbers: std::ops::Range<u64>| {
         for number in numbers {
             let (put, immediate) = put(0, number);
-            Channel::new(memory.ring()).put_signal_nbi(&put, immediate).expect("pushed");
+            PutChannel::new(memory.ring()).put_signal_nbi(&put, immediate).expect("pushed");
         }
     };
     let mut batch = [[0; 4]; 3];
@@ -199,7 +199,7 @@ fn quiet_waits_for_watermark() {
     let all_done_until = |ticket: u64| done[..=ticket as usize].iter().all(|done| done.load(Ordering::Relaxed));
     memory.run(
         |ring| {
-            let mut channel = Channel::new(*ring);
+            let mut channel = PutChannel::new(*ring);
             assert_eq!(channel.quiet(), Ok(()), "nothing to wait for");
             let mut earlier = 0;
             for number in 0..PUTS {
@@ -221,7 +221,7 @@ fn quiet_waits_for_watermark() {
             }
         },
         |mut consumer| {
-            let mut random = Random(1);
+            let mut random = XorShift(1);
             let mut in_flight = Vec::new();
             let mut watermark = 0;
             let deadline = Instant::now() + PATIENCE;
@@ -257,7 +257,7 @@ fn outcomes(memory: &Memory, proxy: impl FnOnce(Consumer) + Send) -> Vec<Result<
     let outcomes = Mutex::new(Vec::new());
     memory.run(
         |ring| {
-            let mut channel = Channel::new(*ring);
+            let mut channel = PutChannel::new(*ring);
             let (put, immediate) = put(thread::index(), 0);
             let outcome = channel.put_signal_nbi(&put, immediate);
             let outcome = outcome.and_then(|ticket| channel.quiet().map(|()| ticket));

@@ -1,12 +1,12 @@
 //! Jobs that continue without ranks that are missing.
 
 use super::{LONG, SHORT, TOKEN, contains, listener, options, ranks};
-use ginlab::bootstrap::{Bootstrap, Ending, Options};
+use ginlab::bootstrap::{Bootstrap, BootstrapOptions, FailureKind};
 use std::sync::Barrier;
 use std::time::Duration;
 
-fn partial(timeout: Duration) -> Options {
-    Options { partial: true, ..options(timeout) }
+fn partial(timeout: Duration) -> BootstrapOptions {
+    BootstrapOptions { partial: true, ..options(timeout) }
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn job_continues_without_rank_that_leaves_or_fails() {
             // Dropped: the connection closes.
             1 => return None,
             2 => {
-                ranks.abort(Ending::Failed, "out of memory");
+                ranks.abort(FailureKind::Failed, "out of memory");
                 return None;
             }
             _ => {}

@@ -1,7 +1,7 @@
 //! A rank that works for a long time, and a rank that is alive without progress.
 
 use super::{LONG, TOKEN, contains, listener, options};
-use ginlab::bootstrap::{Bootstrap, Options};
+use ginlab::bootstrap::{Bootstrap, BootstrapOptions};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ fn with_workers(size: usize, workers: &[usize], stuck: &[usize]) -> Vec<Result<(
     let counters: &'static [AtomicU64] = Box::leak((0..size).map(|_| AtomicU64::new(0)).collect());
     let (listener, address) = listener();
     let interrupted = options(TIMEOUT);
-    let options = |rank: usize| Options { progress: &counters[rank], ..interrupted.clone() };
+    let options = |rank: usize| BootstrapOptions { progress: &counters[rank], ..interrupted.clone() };
     let body = |mut ranks: Bootstrap| {
         let rank = ranks.rank();
         if workers.contains(&rank) || stuck.contains(&rank) {

@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::common::{self, Record, ginlab, run};
+use crate::common::{self, ListingRecord, ginlab, run};
 
 #[track_caller]
-fn records(args: &str) -> Vec<Record> {
+fn records(args: &str) -> Vec<ListingRecord> {
     let done = run(ginlab(&format!("affinity {args} --csv -"))).expect(0);
     common::records(&done.stdout)
 }
@@ -16,7 +16,7 @@ fn records(args: &str) -> Vec<Record> {
 fn p5_gpus_have_four_efa_devices_each() {
     let rows = records("--from tests/fixtures/p5");
     assert_eq!(rows.len(), 8);
-    let nics = |row: &Record| row["nics"].split(';').map(str::to_owned).collect::<Vec<_>>();
+    let nics = |row: &ListingRecord| row["nics"].split(';').map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(rows[0]["gpu"], "0000:53:00.0");
     assert_eq!(nics(&rows[0]), ["0000:4f:00.0", "0000:50:00.0", "0000:51:00.0", "0000:52:00.0"]);
     assert_eq!(rows[7]["gpu"], "0000:ca:00.0");

@@ -3,7 +3,7 @@
 use crate::common;
 
 use crate::common::lab::Lab;
-use crate::common::{Job, Stream, ginlab, mpirun, run};
+use crate::common::{OutputStream, ProcessGroup, ginlab, mpirun, run};
 use ginlab::report::Row;
 use nix::sys::signal::{Signal, kill};
 
@@ -95,9 +95,10 @@ fn single_wrong_byte_is_detected() {
 
 #[test]
 fn killed_rank_is_named() {
-    let mut job =
-        Job::start(ginlab("all2all -d emulated -p tcp --np 4 --rails 2 -b 64 -e 64K -n 1000000 --volume 1T -t 5"));
-    job.until(Stream::Stderr, "# note: 4 ranks");
+    let mut job = ProcessGroup::start(ginlab(
+        "all2all -d emulated -p tcp --np 4 --rails 2 -b 64 -e 64K -n 1000000 --volume 1T -t 5",
+    ));
+    job.until(OutputStream::Stderr, "# note: 4 ranks");
     kill(job.rank(2), Signal::SIGKILL).unwrap();
     let done = job.finish();
     assert!(done.code == 1 || done.code == 124, "{done:?}");
@@ -108,8 +109,9 @@ fn killed_rank_is_named() {
 
 #[test]
 fn ctrl_c_ends_all_ranks() {
-    let mut job = Job::start(ginlab("all2all -d emulated -p tcp --np 3 --rails 1 -b 64 -e 64K -n 1000000 --volume 1T"));
-    job.until(Stream::Stderr, "# note: 3 ranks");
+    let mut job =
+        ProcessGroup::start(ginlab("all2all -d emulated -p tcp --np 3 --rails 1 -b 64 -e 64K -n 1000000 --volume 1T"));
+    job.until(OutputStream::Stderr, "# note: 3 ranks");
     job.signal(Signal::SIGINT);
     job.finish().expect(130);
 }
@@ -143,7 +145,9 @@ fn two_ranks_run_under_mpirun() {
 fn two_hosts_run_over_four_rails() {
     let Some(lab) = Lab::up("--rate none") else { return };
     let rank = |rank: usize| {
-        Job::start(lab.ginlab(rank, "all2all -d emulated -p tcp --rails 1,4 -b 0 -e 300001 -f 300001 -n 8 --csv -"))
+        ProcessGroup::start(
+            lab.ginlab(rank, "all2all -d emulated -p tcp --rails 1,4 -b 0 -e 300001 -f 300001 -n 8 --csv -"),
+        )
     };
     let (first, second) = (rank(0), rank(1));
     let (first, second) = (first.finish().expect(0), second.finish().expect(0));

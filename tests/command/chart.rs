@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use crate::common::{Done, ginlab, proxy, run};
+use crate::common::{JobOutput, ginlab, proxy, run};
 
 const COLUMNS: &str = "schema,experiment,case,device,fabric,mode,size_bytes,rate_mops,status";
 
 /// Runs the command in a directory with one CSV file of these rows.
-fn chart(folder: &Path, rows: &str, args: &str) -> Done {
+fn chart(folder: &Path, rows: &str, args: &str) -> JobOutput {
     std::fs::write(folder.join("run.csv"), format!("{COLUMNS}\n{rows}")).unwrap();
     let mut command = ginlab(&format!("chart {args}"));
     command.current_dir(folder);

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{Done, all_verified, clean, ginlab, proxy, rows, rows_of, run, skip};
+use crate::common::{JobOutput, all_verified, clean, ginlab, proxy, rows, rows_of, run, skip};
 use ginlab::report::Row;
 
 /// A short run: one size, few puts.
 const SHORT: &str = "-n 2 -w 1 -r 1";
 
 /// Runs the command with a CSV file and a JSON file. Returns its outcome and the names of the files created.
-fn run_with_files(mut command: Command) -> (Done, BTreeSet<String>) {
+fn run_with_files(mut command: Command) -> (JobOutput, BTreeSet<String>) {
     let folder = tempfile::tempdir().unwrap();
     command.args(["--csv", "run.csv", "--json", "run.json"]).current_dir(folder.path());
     let done = run(command);

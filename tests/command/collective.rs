@@ -3,7 +3,7 @@
 
 use crate::common;
 use crate::common::{ginlab, run};
-use ginlab::report::{Row, Status};
+use ginlab::report::{Row, RowStatus};
 
 const ALL: &str = "gin-all-to-all,gin-all-gather,gin-reduce-scatter,gin-all-reduce,gin-broadcast";
 
@@ -36,7 +36,7 @@ fn wire_bytes(row: &Row) -> u64 {
 
 #[track_caller]
 fn sound(rows: &[Row]) {
-    for row in rows.iter().filter(|row| !matches!(row.status, Status::Skipped(_))) {
+    for row in rows.iter().filter(|row| !matches!(row.status, RowStatus::Skipped(_))) {
         common::all_verified(std::slice::from_ref(row));
         assert_eq!(number(row, "heard"), f64::from(row.ranks), "{row:?}");
         let n = f64::from(row.ranks);
@@ -59,9 +59,9 @@ fn every_operation_verifies_within_node() {
     ));
     assert_eq!(rows.len(), 5 * 3 * 2 * 2);
     sound(&rows);
-    let skipped: Vec<&Row> = rows.iter().filter(|row| row.status != Status::Ok).collect();
+    let skipped: Vec<&Row> = rows.iter().filter(|row| row.status != RowStatus::Ok).collect();
     assert!(skipped.len() == 6 && skipped.iter().all(|row| row.case == "gin-all-to-all"), "{skipped:?}");
-    for row in rows.iter().filter(|row| row.status == Status::Ok) {
+    for row in rows.iter().filter(|row| row.status == RowStatus::Ok) {
         assert_eq!(row.fabric, "memory");
         assert_eq!(text(row, "protocol"), if row.size_bytes < Some(4096) { "messages" } else { "puts" });
     }
@@ -84,7 +84,7 @@ fn stores_within_node_use_one_queue() {
         ));
         assert_eq!(rows.len(), lines);
         sound(&rows);
-        for row in rows.iter().filter(|row| row.status == Status::Ok) {
+        for row in rows.iter().filter(|row| row.status == RowStatus::Ok) {
             assert_eq!(text(row, "protocol"), "stores", "{row:?}");
             assert_eq!(number(row, "nvlink_bytes") as u64, wire_bytes(row), "{row:?}");
         }
@@ -117,11 +117,11 @@ fn launches_scopes_modes_and_packets_verify() {
     rows.extend(rows_of(&format!("{args} --launch persistent --scope thread,warp --mode nbi,blocking")));
     assert_eq!(rows.len(), 5 * 3 + 5 * 2 * 2);
     sound(&rows);
-    for row in rows.iter().filter(|row| row.status == Status::Ok) {
+    for row in rows.iter().filter(|row| row.status == RowStatus::Ok) {
         assert_eq!(number(row, "nvlink_bytes") as u64, wire_bytes(row), "{row:?}");
     }
     // Sums within a node use no puts, so there is nothing to wait for.
-    let skipped = rows.iter().filter(|row| row.status != Status::Ok);
+    let skipped = rows.iter().filter(|row| row.status != RowStatus::Ok);
     assert!(skipped.clone().count() == 4 && skipped.clone().all(|row| row.mode.as_deref() == Some("blocking")));
 }
 
@@ -170,7 +170,7 @@ fn two_emulated_nodes_use_memory_and_rails() {
         "--np 4 --node-size 2 -p worst --cases {ALL} --place out-of-place,in-place --launch stream,persistent -b 64 -e 16384 -f 256 --message-limit 1K"
     ));
     sound(&rows);
-    for row in rows.iter().filter(|row| row.status == Status::Ok && text(row, "protocol") == "puts") {
+    for row in rows.iter().filter(|row| row.status == RowStatus::Ok && text(row, "protocol") == "puts") {
         assert_eq!((row.fabric.as_str(), number(row, "nodes")), ("memory+worst:seed=1", 2.0));
         let chunk = row.size_bytes.unwrap() / 4;
         let crossed: u64 = row.own("rail_bytes").list().unwrap().iter().sum();
@@ -276,7 +276,7 @@ fn nccl_is_skipped_without_gpus() {
     .expect(0);
     let rows = common::rows(&done.stdout);
     let of = |case: &str| rows.iter().find(|row| row.case == case).unwrap_or_else(|| panic!("{case} in {rows:?}"));
-    assert_eq!((rows.len(), &of("gin-all-reduce").status), (4, &Status::Ok));
+    assert_eq!((rows.len(), &of("gin-all-reduce").status), (4, &RowStatus::Ok));
     for case in ["nccl-all-reduce", "nccl-window-all-reduce", "nccl-send-recv"] {
         assert_eq!(of(case).status.to_string(), "skipped: NCCL needs GPUs, but this is the emulated device");
     }

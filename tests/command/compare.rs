@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{Done, ginlab, run};
+use crate::common::{JobOutput, ginlab, run};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::Value;
@@ -17,7 +17,7 @@ fn row(size: u64, (low, median, high): (f64, f64, f64)) -> String {
 }
 
 /// Compares two files of these rows.
-fn compare(a: &str, b: &str, args: &str) -> Done {
+fn compare(a: &str, b: &str, args: &str) -> JobOutput {
     let folder = tempfile::tempdir().unwrap();
     for (name, rows) in [("a.csv", a), ("b.csv", b)] {
         std::fs::write(folder.path().join(name), format!("{COLUMNS}\n{rows}")).unwrap();
@@ -25,7 +25,7 @@ fn compare(a: &str, b: &str, args: &str) -> Done {
     compare_in(folder.path(), &format!("a.csv b.csv {args}"))
 }
 
-fn compare_in(folder: &Path, args: &str) -> Done {
+fn compare_in(folder: &Path, args: &str) -> JobOutput {
     let mut command = ginlab(&format!("compare {args}"));
     command.current_dir(folder);
     run(command)

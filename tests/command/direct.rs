@@ -1,6 +1,6 @@
 //! `ginlab direct`, and programs with path direct: kernels drive the queues of software NICs themselves.
 
-use crate::common::{Job, Stream, all_verified, ginlab, proxy, rows, run};
+use crate::common::{OutputStream, ProcessGroup, all_verified, ginlab, proxy, rows, run};
 use nix::sys::signal::{Signal, kill};
 
 #[test]
@@ -186,8 +186,8 @@ fn failed_nic_and_killed_pe_are_named() {
     let text = done.complaint();
     assert!(text.contains("fabric error; NIC: queue 0: request") && text.contains("bad-remote-address (7)"), "{text}");
     let line = "shmem -d emulated --np 2 --path direct -p efa-verbs/soft:fast --cases put-signal-ping-pong,all-to-all -n 20 -w 2 -r 2 -b 8 -e 1M -f 2 --block 4";
-    let mut job = Job::start(ginlab(line));
-    job.until(Stream::Stdout, "put-sign");
+    let mut job = ProcessGroup::start(ginlab(line));
+    job.until(OutputStream::Stdout, "put-sign");
     kill(job.rank(1), Signal::SIGKILL).unwrap();
     let done = job.finish().expect(1);
     let line = done.complaint();

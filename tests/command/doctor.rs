@@ -1,11 +1,11 @@
 //! `ginlab doctor` for a recorded p5, for this machine, and for the ranks of two nodes.
 
 use crate::common::lab::{Lab, command};
-use crate::common::{Job, Record, ginlab, records, run, skip};
+use crate::common::{ListingRecord, ProcessGroup, ginlab, records, run, skip};
 
 const P5: &str = "doctor --from tests/fixtures/p5 --instance p5.48xlarge";
 
-fn found<'a>(rows: &'a [Record], check: &str) -> (&'a str, &'a str) {
+fn found<'a>(rows: &'a [ListingRecord], check: &str) -> (&'a str, &'a str) {
     let row = rows.iter().find(|row| row["check"] == check).unwrap_or_else(|| panic!("no {check}"));
     (&row["state"], &row["found"])
 }
@@ -159,7 +159,7 @@ fn unreachable_peers_are_reported_by_rail() {
     let Some(lab) = Lab::up("--rails 2 --rate none") else { return };
     let line = "doctor --peers --rails 2 -p tcp -d emulated --only network -t 3 --csv -";
     let both = || {
-        let (first, second) = (Job::start(lab.ginlab(0, line)), Job::start(lab.ginlab(1, line)));
+        let (first, second) = (ProcessGroup::start(lab.ginlab(0, line)), ProcessGroup::start(lab.ginlab(1, line)));
         (first.finish(), second.finish())
     };
     let (first, second) = both();

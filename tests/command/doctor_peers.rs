@@ -1,9 +1,9 @@
 //! `ginlab doctor --peers`: the table and the document are written whatever is missing, and name it.
 
-use crate::common::{Job, Record, both, free_port, records, run, tcp_rank};
+use crate::common::{ListingRecord, ProcessGroup, both, free_port, records, run, tcp_rank};
 use crate::soft_efa::has_provider;
 
-fn found<'a>(rows: &'a [Record], check: &str) -> Vec<(&'a str, &'a str)> {
+fn found<'a>(rows: &'a [ListingRecord], check: &str) -> Vec<(&'a str, &'a str)> {
     let of = rows.iter().filter(|row| row["check"] == check);
     of.map(|row| (&*row["state"], &*row["found"])).collect()
 }
@@ -84,10 +84,10 @@ fn killed_rank_is_named() {
         command
     };
     // The rank connects, and waits for rank 2, which has not started.
-    let (first, second) = (Job::start(rank(0)), Job::start(rank(1)));
+    let (first, second) = (ProcessGroup::start(rank(0)), ProcessGroup::start(rank(1)));
     crate::common::until_listening(port);
     second.signal(nix::sys::signal::Signal::SIGKILL);
-    let third = Job::start(rank(2));
+    let third = ProcessGroup::start(rank(2));
     let first = first.finish().expect(3);
     third.finish().expect(0);
     let rows = records(&first.stdout);
@@ -115,7 +115,7 @@ fn slow_nic_is_named_among_four_nodes() {
         command.env("WORLD_SIZE", "4");
         command
     };
-    let others: Vec<Job> = (1..4).map(|number| Job::start(rank(number, ""))).collect();
+    let others: Vec<ProcessGroup> = (1..4).map(|number| ProcessGroup::start(rank(number, ""))).collect();
     let first = run(rank(0, &format!("--json {} --csv -", json.display()))).expect(3);
     others.into_iter().for_each(|other| drop(other.finish().expect(0)));
     let document: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
@@ -131,8 +131,9 @@ fn slow_nic_is_named_among_four_nodes() {
     let slow = nics.iter().find(|nic| nic["node"] == 2 && nic["nic"] == "efa:rdmap79s0-rdm").unwrap();
     assert_eq!((&slow["slow"], &slow["rail"]), (&true.into(), &0.into()), "{document}");
     let rows = records(&first.stdout);
-    let is_named =
-        |row: &Record| row["check"] == "peers-rates" && row["found"].starts_with("efa:rdmap79s0-rdm (rail 0) sends");
+    let is_named = |row: &ListingRecord| {
+        row["check"] == "peers-rates" && row["found"].starts_with("efa:rdmap79s0-rdm (rail 0) sends")
+    };
     let named = rows.iter().find(|row| is_named(row) && row["host"].ends_with("/2")).unwrap();
     assert_eq!((&*named["state"], &*named["severity"]), ("fail", "isolate"), "{rows:?}");
 }

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use crate::common::lab::Lab;
-use crate::common::{Done, Job, Stream, all_verified, free_port, ginlab, rows, run};
+use crate::common::{JobOutput, OutputStream, ProcessGroup, all_verified, free_port, ginlab, rows, run};
 use nix::sys::signal::Signal;
 
 fn with_token(token: &str, args: &str) -> Command {
@@ -14,12 +14,12 @@ fn with_token(token: &str, args: &str) -> Command {
 }
 
 /// A running server and its port.
-struct Server(Job, u16);
+struct Server(ProcessGroup, u16);
 
 impl Server {
     fn start(args: &str) -> Server {
-        let mut job = Job::start(with_token("secret", &format!("--listen 127.0.0.1:0 {args}")));
-        let line = job.until_line(Stream::Stdout, "listening address=127.0.0.1:");
+        let mut job = ProcessGroup::start(with_token("secret", &format!("--listen 127.0.0.1:0 {args}")));
+        let line = job.until_line(OutputStream::Stdout, "listening address=127.0.0.1:");
         let port = line.trim().rsplit_once(':').unwrap().1.parse().unwrap();
         Server(job, port)
     }
@@ -28,13 +28,13 @@ impl Server {
         with_token("secret", &format!("--connect 127.0.0.1:{} {args}", self.1))
     }
 
-    fn finish(self) -> Done {
+    fn finish(self) -> JobOutput {
         self.0.finish()
     }
 }
 
 #[track_caller]
-fn echoed(done: &Done, sizes: &[u64]) {
+fn echoed(done: &JobOutput, sizes: &[u64]) {
     let rows = rows(&done.stdout);
     all_verified(&rows);
     let found: Vec<_> = rows.iter().map(|row| (row.size_bytes.unwrap(), row.case.as_str())).collect();
@@ -61,7 +61,7 @@ fn server_and_client_run_on_one_thread() {
 #[test]
 fn server_handles_several_clients() {
     let server = Server::start("-p tcp --clients 3");
-    let client = || Job::start(server.client("-p tcp -b 64 -e 4K -f 64 -n 30 -w 0 --csv -"));
+    let client = || ProcessGroup::start(server.client("-p tcp -b 64 -e 4K -f 64 -n 30 -w 0 --csv -"));
     for client in [client(), client(), client()] {
         echoed(&client.finish().expect(0), &[64, 4096]);
     }
@@ -74,11 +74,11 @@ fn server_handles_several_clients() {
 #[test]
 fn killed_client_is_reported_and_next_served() {
     let mut server = Server::start("-p tcp --clients 2");
-    let mut victim = Job::start(server.client("-p tcp -b 64 -e 1K -n 1000000"));
+    let mut victim = ProcessGroup::start(server.client("-p tcp -b 64 -e 1K -n 1000000"));
     // Kills the process during a size: the first header is printed once both sides have each other's addresses.
-    victim.until(Stream::Stderr, "# note: each message makes");
+    victim.until(OutputStream::Stderr, "# note: each message makes");
     victim.signal(Signal::SIGKILL);
-    let line = server.0.until_line(Stream::Stdout, "died host=");
+    let line = server.0.until_line(OutputStream::Stdout, "died host=");
     assert!(line.contains(&format!("pid={}", victim.pid())) && line.contains("_disconnected_while_"), "{line}");
     echoed(&run(server.client("-p tcp -b 64 -e 64 -n 10 --csv -")).expect(0), &[64]);
     server.finish().expect(0);
@@ -87,8 +87,8 @@ fn killed_client_is_reported_and_next_served() {
 #[test]
 fn killed_server_is_named() {
     let mut server = Server::start("-p tcp");
-    let mut client = Job::start(server.client("-p tcp -b 64 -e 64 -n 1000000"));
-    client.until(Stream::Stderr, "# note: each message makes");
+    let mut client = ProcessGroup::start(server.client("-p tcp -b 64 -e 64 -n 1000000"));
+    client.until(OutputStream::Stderr, "# note: each message makes");
     server.0.signal(Signal::SIGKILL);
     let done = client.finish().expect(1);
     let line = done.complaint();
@@ -98,7 +98,7 @@ fn killed_server_is_named() {
         line.contains(&format!("(pid {}", server.0.pid())) && line.contains("disconnected while a message"),
         "{line}"
     );
-    server.0.until_line(Stream::Stdout, "joined host=");
+    server.0.until_line(OutputStream::Stdout, "joined host=");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn wrong_protocol_is_reported_to_client() {
     let mut rank = ginlab("bootstrap -t 5");
     rank.env("RANK", "0").env("WORLD_SIZE", "2").env("GINLAB_TOKEN", "secret");
     rank.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-    let rank = Job::start(rank);
+    let rank = ProcessGroup::start(rank);
     let done = run(with_token("secret", &format!("--connect 127.0.0.1:{port}"))).expect(1);
     assert!(done.complaint().contains("it is a client, but this is the address of the ranks of a job"), "{done:?}");
     drop(rank);
@@ -189,8 +189,8 @@ fn invalid_options_print_one_line() {
 #[test]
 fn ctrl_c_ends_server_and_client() {
     let server = Server::start("-p tcp");
-    let mut client = Job::start(server.client("-p tcp -b 64 -e 64 -n 1000000"));
-    client.until(Stream::Stderr, "# note: each message makes");
+    let mut client = ProcessGroup::start(server.client("-p tcp -b 64 -e 64 -n 1000000"));
+    client.until(OutputStream::Stderr, "# note: each message makes");
     client.signal(Signal::SIGINT);
     client.finish().expect(130);
     server.0.signal(Signal::SIGINT);

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::common::{self, Done, Record, clean, ginlab, run};
+use crate::common::{self, JobOutput, ListingRecord, clean, ginlab, run};
 
 const P5: &str = "tests/fixtures/p5";
 
 /// Returns the rows of the CSV on stdout, by column.
 #[track_caller]
-fn records(args: &str) -> Vec<Record> {
+fn records(args: &str) -> Vec<ListingRecord> {
     let done = run(ginlab(&format!("efa {args} --csv -"))).expect(0);
     common::records(&done.stdout)
 }
@@ -22,7 +22,7 @@ fn refused(args: &str, part: &str) {
     assert_eq!(done.stdout, "");
 }
 
-fn notes(done: &Done) -> Vec<&str> {
+fn notes(done: &JobOutput) -> Vec<&str> {
     done.stderr.lines().filter_map(|line| line.strip_prefix("# note: ")).collect()
 }
 
@@ -56,7 +56,7 @@ fn p5_has_four_efa_domains_per_gpu() {
         }
     }
     assert!(gpus.len() == 8 && gpus.values().all(|cards| *cards == 4), "{gpus:?}");
-    let card = |row: &Record| ["domain", "address", "pci", "gpu"].map(|column| row[column].clone());
+    let card = |row: &ListingRecord| ["domain", "address", "pci", "gpu"].map(|column| row[column].clone());
     assert_eq!(card(efa[0]), ["rdmap79s0-rdm", "fe80::8e7:efff:feee:e81d", "0000:4f:00.0", "0000:53:00.0"]);
     assert_eq!(card(efa[31]), ["rdmap201s0-rdm", "fe80::842:adff:fe7b:939f", "0000:c9:00.0", "0000:ca:00.0"]);
 
@@ -143,7 +143,7 @@ fn saved_dump_matches_this_machine() {
     let Ok(output) = fi_info.arg("-v").output() else { return common::skip("no fi_info") };
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("fi_info.txt"), output.stdout).unwrap();
-    let place = |row: &Record| {
+    let place = |row: &ListingRecord| {
         // A dump cannot contain results of queries. The address of shm, and of sm2 in libfabric 2.x, is the process id.
         let asked = ["delivery_complete", "hmem", "hidden", "rails", "numa_node", "gpu"];
         let mut row = row.clone();

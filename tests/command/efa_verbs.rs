@@ -1,6 +1,6 @@
 //! Rails over verbs, without libfabric, over software NICs: `-p efa-verbs/soft`.
 
-use crate::common::{Job, Stream, all_verified, free_port, ginlab, rows, run, tcp_rank};
+use crate::common::{OutputStream, ProcessGroup, all_verified, free_port, ginlab, rows, run, tcp_rank};
 use nix::sys::signal::{Signal, kill};
 use std::process::Command;
 
@@ -75,12 +75,12 @@ fn nic_faults_are_reported_within_deadline() {
         let limit = if code == 124 { 3 } else { 30 };
         let (port, write) = (free_port(), format!("write -b 64 -e 64 -n 50 -r 1 --rails 1 -t {limit} -d emulated"));
         let rank = |rank: usize, cards: String| {
-            Job::start(tcp_rank(rank, port, "faults", &format!("{write} -p efa-verbs/soft:{cards}")))
+            ProcessGroup::start(tcp_rank(rank, port, "faults", &format!("{write} -p efa-verbs/soft:{cards}")))
         };
         (fault, code, part, [rank(0, format!("fast,{fault}")), rank(1, "fast".to_owned())])
     });
     for (fault, code, part, ranks) in jobs {
-        let [first, second] = ranks.map(Job::finish);
+        let [first, second] = ranks.map(ProcessGroup::finish);
         assert!(first.stderr.contains(part), "{fault}: {}", first.stderr);
         assert_eq!([first.code, second.code], [code; 2], "{fault}: {}{}", first.stderr, second.stderr);
     }
@@ -88,8 +88,9 @@ fn nic_faults_are_reported_within_deadline() {
 
 #[test]
 fn killed_peer_is_named() {
-    let mut job = Job::start(over("fast", "write -b 64 -e 64 -n 100000000 --volume 100G -r 9 --rails 1 -t 5 --csv -"));
-    job.until(Stream::Stderr, "# rails");
+    let mut job =
+        ProcessGroup::start(over("fast", "write -b 64 -e 64 -n 100000000 --volume 100G -r 9 --rails 1 -t 5 --csv -"));
+    job.until(OutputStream::Stderr, "# rails");
     kill(job.rank(1), Signal::SIGKILL).unwrap();
     let done = job.finish().expect(1);
     assert!(done.stderr.contains("rank 1 (host ") && done.stderr.contains("signal: 9"), "{}", done.stderr);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use crate::common::lab::{Lab, command};
-use crate::common::{self, Job, Record, both, free_port, ginlab, mpirun, records, run};
+use crate::common::{self, ListingRecord, ProcessGroup, both, free_port, ginlab, mpirun, records, run};
 
 /// Returns the command of one rank of a tcp job of two.
 fn tcp_rank(rank: usize, port: u16, token: &str, args: &str) -> Command {
@@ -18,7 +18,7 @@ fn listed(cell: &str) -> BTreeSet<usize> {
 
 /// Checks that every rank writes to every other one over exactly one rail, and loads its rails equally.
 #[track_caller]
-fn all_pairs_once(rows: &[Record], ranks: usize, rails: usize) {
+fn all_pairs_once(rows: &[ListingRecord], ranks: usize, rails: usize) {
     assert_eq!(rows.len(), ranks * rails);
     for rank in 0..ranks {
         let of_rank: Vec<_> = rows.iter().filter(|row| row["rank"] == rank.to_string()).collect();
@@ -140,7 +140,7 @@ fn unused_port_is_named() {
 #[test]
 fn wrong_token_is_rejected() {
     let port = free_port();
-    let first = Job::start(tcp_rank(0, port, "secret", "-p tcp -t 3"));
+    let first = ProcessGroup::start(tcp_rank(0, port, "secret", "-p tcp -t 3"));
     let stranger = run(tcp_rank(1, port, "guess", "-p tcp -t 3")).expect(1);
     let line = stranger.complaint();
     assert!(line.contains("refused rank 1: it has a different job token"), "{line}");
@@ -212,9 +212,9 @@ fn duplicate_address_on_two_hosts_is_rejected() {
         let rank = |rank: usize| {
             let mut command = lab.ginlab(rank, &format!("{args} -p tcp --rails 2 -t 20"));
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
-            Job::start(command)
+            ProcessGroup::start(command)
         };
-        for done in [rank(0), rank(1)].map(Job::finish) {
+        for done in [rank(0), rank(1)].map(ProcessGroup::finish) {
             let done = done.expect(2);
             let line = done.complaint();
             for part in [" of rank 0 (host ", " of rank 1 (host ", "same address 172.30.0.1", "naming the domains"] {

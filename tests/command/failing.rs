@@ -2,7 +2,7 @@
 //! one line. The kernels run on the emulated device, which ends a grid with its own message if a thread exits while
 //! others of its block are at a barrier. No failure may cause that.
 
-use crate::common::{Done, Job, Stream, beside_each_other, ginlab, run};
+use crate::common::{JobOutput, OutputStream, ProcessGroup, beside_each_other, ginlab, run};
 use nix::sys::signal::{Signal, kill};
 
 /// A fault of each rank's proxy after a number of commands, and the exit codes that a run may have.
@@ -25,7 +25,7 @@ const SCOPES: [&str; 3] = ["thread", "warp", "block"];
 const AT_ONCE: usize = 3;
 
 /// A command line, and the number of commands after which it fails.
-struct Case {
+struct FailingCommand {
     args: String,
     commands: u32,
     /// Whether the experiment has kernels of several scopes.
@@ -35,11 +35,11 @@ struct Case {
     may_end_well: bool,
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<FailingCommand> {
     let rows = "-d emulated --np 2 --csv - --no-header --path rails -p worst";
     // Uses enough values that a proxy fails before it has taken all of them. At that moment, only some threads of a
     // block have sent their values.
-    let jacobi = ["p", "host-write", "block", "row", "resident"].map(|exchange| Case {
+    let jacobi = ["p", "host-write", "block", "row", "resident"].map(|exchange| FailingCommand {
         args: format!("jacobi {rows} -n 7 -r 99 --nx 1000 --ny 16 --block 256 --no-check --exchange {exchange}"),
         commands: if exchange == "p" { 300 } else { 20 },
         has_scopes: false,
@@ -48,7 +48,7 @@ fn cases() -> Vec<Case> {
     let operations = ["all-to-all", "all-gather", "reduce-scatter", "all-reduce", "broadcast"];
     // Runs each collective by messages and by puts.
     let collectives = operations.iter().flat_map(|operation| ["64", "256K"].map(|bytes| (operation, bytes)));
-    let collectives = collectives.map(|(operation, bytes)| Case {
+    let collectives = collectives.map(|(operation, bytes)| FailingCommand {
         args: format!("collective {rows} -n 8 -w 1 -r 1 --cases gin-{operation} -b {bytes} -e {bytes}"),
         // Uses few launches, because each has its own deadline if a proxy vanishes without notification.
         commands: 5,
@@ -70,7 +70,7 @@ fn cases() -> Vec<Case> {
         "put-signal-bandwidth",
         "get-bandwidth",
     ];
-    let shmem = calls.map(|call| Case {
+    let shmem = calls.map(|call| FailingCommand {
         args: format!("shmem {rows} -n 50 -w 1 -r 1 -b 64 -e 64 --grid 2 --block 40 --cases {call}"),
         commands: if call.ends_with("bandwidth") { 3 } else { 20 },
         may_end_well: call.ends_with("bandwidth"),
@@ -80,14 +80,14 @@ fn cases() -> Vec<Case> {
 }
 
 #[track_caller]
-fn ends(args: &str, codes: &[i32], done: &Done) {
+fn ends(args: &str, codes: &[i32], done: &JobOutput) {
     assert!(codes.contains(&done.code), "{args}: code {}: {}", done.code, done.stderr);
     if done.code != 0 {
         assert!(!done.complaint().contains("emulated device"), "{args}: {}", done.stderr);
     }
 }
 
-fn all_end(jobs: &[(Case, &Fault, &str)]) {
+fn all_end(jobs: &[(FailingCommand, &Fault, &str)]) {
     beside_each_other(AT_ONCE, jobs, |(case, fault, scope)| {
         let Fault { name, timeout, codes } = fault;
         let scope = if case.has_scopes { format!("--scope {scope}") } else { String::new() };
@@ -101,7 +101,7 @@ fn all_end(jobs: &[(Case, &Fault, &str)]) {
 /// Each case with one of the faults, and with one of the scopes.
 #[test]
 fn exchanges_over_rails_exit_with_code() {
-    let one = |(index, case): (usize, Case)| (case, &FAULTS[index % 3], SCOPES[(index + index / 3) % 3]);
+    let one = |(index, case): (usize, FailingCommand)| (case, &FAULTS[index % 3], SCOPES[(index + index / 3) % 3]);
     all_end(&(0..).zip(cases()).map(one).collect::<Vec<_>>());
 }
 
@@ -139,8 +139,8 @@ fn exchanges_over_mapped_memory_time_out() {
     let all: Vec<String> = jacobi.into_iter().chain(collectives).chain(shmem).collect();
     // Each job has one stopped rank and waits for its deadline. The host waits four times as long for its kernel.
     beside_each_other(2 * AT_ONCE, &all, |args| {
-        let mut job = Job::start(ginlab(args));
-        job.until(Stream::Stdout, ",emulated,");
+        let mut job = ProcessGroup::start(ginlab(args));
+        job.until(OutputStream::Stdout, ",emulated,");
         kill(job.rank(1), Signal::SIGSTOP).unwrap();
         ends(args, &[124], &job.finish());
     });

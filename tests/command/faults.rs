@@ -6,7 +6,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Done, Job, Stream, beside_each_other, free_port, ginlab, proxy, rows, rows_of, run, until_listening, wait_for,
+    JobOutput, OutputStream, ProcessGroup, beside_each_other, free_port, ginlab, proxy, rows, rows_of, run,
+    until_listening, wait_for,
 };
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::stat::Mode;
@@ -16,16 +17,16 @@ use nix::unistd::{Pid, mkfifo};
 /// of the run.
 const LONG: &str = "-p tcp -b 64 -e 1M -f 2 -n 100 --rails 1,2,4 --csv run.csv --json run.json";
 
-fn long_job(folder: &Path, stdout_lines: usize) -> Job {
+fn long_job(folder: &Path, stdout_lines: usize) -> ProcessGroup {
     let mut command = proxy(LONG);
     command.current_dir(folder);
-    Job::start_reading(command, stdout_lines)
+    ProcessGroup::start_reading(command, stdout_lines)
 }
 
 /// Returns a job that has printed its first row and continues for a long time.
-fn mid_run(folder: &Path) -> Job {
+fn mid_run(folder: &Path) -> ProcessGroup {
     let mut job = long_job(folder, usize::MAX);
-    job.until(Stream::Stdout, "nbi");
+    job.until(OutputStream::Stdout, "nbi");
     job
 }
 
@@ -51,7 +52,7 @@ fn faulty(args: &str) -> Command {
 
 /// Checks that the fault ended the kernel with this reason, and that the message includes the state of the ring.
 #[track_caller]
-fn ended_early(done: &Done, reason: &str) {
+fn ended_early(done: &JobOutput, reason: &str) {
     let line = done.complaint();
     for part in [
         "the kernel ended early (64 B, 1 x ",
@@ -113,9 +114,10 @@ fn stopped_proxy_is_reported() {
 /// Rails that are not notified would wait for their deadline, which is longer than a test may take.
 #[test]
 fn killed_target_is_named_on_silent_rails() {
-    let mut job =
-        Job::start(proxy("-p tcp --rails 1 --mode quiet -b 64 -e 64 -n 9 -w 200 -r 1 -t 300 --fault rails-silent=1"));
-    job.until(Stream::Stderr, "time_us is");
+    let mut job = ProcessGroup::start(proxy(
+        "-p tcp --rails 1 --mode quiet -b 64 -e 64 -n 9 -w 200 -r 1 -t 300 --fault rails-silent=1",
+    ));
+    job.until(OutputStream::Stderr, "time_us is");
     // The warm-up is the first grid.
     wait_for(|| threads(job.pid()).iter().any(|name| name.starts_with("grid ")), "a grid");
     kill(job.rank(1), Signal::SIGKILL).unwrap();
@@ -131,7 +133,7 @@ fn threads(pid: Pid) -> Vec<String> {
 }
 
 /// Returns whether the table has rows in addition to its heading.
-fn rows_stay_whole(done: &Done) -> bool {
+fn rows_stay_whole(done: &JobOutput) -> bool {
     done.stdout.lines().count() != 1
 }
 
@@ -193,7 +195,7 @@ fn interrupt_ends_running_kernels() {
         "queue -d emulated -a ticket -m nbi --grid 1 --block 32 -n 100000000 -r 9 --no-header".to_owned(),
     ];
     beside_each_other(2, &all, |args| {
-        let job = Job::start(ginlab(args));
+        let job = ProcessGroup::start(ginlab(args));
         let runs = |pid| threads(pid).iter().any(|name| name.starts_with("grid ") || name == "stream\n");
         wait_for(|| runs(job.pid()), "a kernel");
         job.signal(Signal::SIGINT);
@@ -209,7 +211,7 @@ fn interrupt_ends_wait_between_ranks() {
     let port = free_port();
     command.env("GINLAB_PORT", port.to_string());
     let began = Instant::now();
-    let job = Job::start(command);
+    let job = ProcessGroup::start(command);
     until_listening(port);
     job.signal(Signal::SIGINT);
     job.finish().expect(130);
@@ -224,7 +226,7 @@ fn interrupt_ends_wait_for_reader_of_pipe() {
     mkfifo(&pipe, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
     let mut command = proxy("-p null -b 64 -e 64 --csv rows.csv --json run.json");
     command.current_dir(folder.path());
-    let job = Job::start(command);
+    let job = ProcessGroup::start(command);
     // The temporary file of the document, which is opened before.
     let is_there = || folder.path().read_dir().unwrap().any(|file| file.unwrap().file_name() != "rows.csv");
     wait_for(is_there, "the document");
@@ -233,7 +235,7 @@ fn interrupt_ends_wait_for_reader_of_pipe() {
 
     let mut command = proxy("-p null -b 64 -e 64 -n 3 -w 1 -r 1 --csv rows.csv");
     command.current_dir(folder.path());
-    let job = Job::start(command);
+    let job = ProcessGroup::start(command);
     let read = std::fs::read_to_string(&pipe).unwrap();
     job.finish().expect(0);
     assert!(rows(&read).len() > 1, "{read}");
@@ -250,7 +252,7 @@ fn closed_stdout_ends_run_quietly() {
 
     let mut command = proxy("-p tcp -b 64 -e 1M -f 2 -n 100 --csv -");
     command.current_dir(folder.path());
-    let done = Job::start_reading(command, 3).finish().expect(141);
+    let done = ProcessGroup::start_reading(command, 3).finish().expect(141);
     assert_eq!(done.complaints(), Vec::<&str>::new());
     assert_eq!(rows(&done.stdout).len(), 2);
 }

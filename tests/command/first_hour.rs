@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::lab::Lab;
-use crate::common::{Done, Job, all_verified, clean, ginlab, rows_of, run, skip};
+use crate::common::{JobOutput, ProcessGroup, all_verified, clean, ginlab, rows_of, run, skip};
 use ginlab::doctor::instances::{INSTANCES, Instance};
 use ginlab::fabric::model::Profile;
 
@@ -70,7 +70,7 @@ fn blocks() -> Vec<Block> {
 struct Transcript(String);
 
 impl Transcript {
-    fn add(&mut self, place: &str, block: &Block, done: &Done) {
+    fn add(&mut self, place: &str, block: &Block, done: &JobOutput) {
         self.0 += &format!("== {place}\n");
         block.text.lines().for_each(|line| self.0 += &format!("$ {line}\n"));
         self.0 += &format!("{}{}", done.stdout, done.stderr);
@@ -144,9 +144,9 @@ fn first_hour_commands_run_as_documented() {
                     } else {
                         command.env("RANK", node.to_string());
                     }
-                    Job::start(command).runs(3)
+                    ProcessGroup::start(command).runs(3)
                 };
-                let both = [on(0), on(1)].map(Job::finish);
+                let both = [on(0), on(1)].map(ProcessGroup::finish);
                 for (done, host) in both.into_iter().zip(["host-a", "host-b"]) {
                     transcript.add(&format!("{place}: {host}"), &block, &done);
                     done.expect(0);
@@ -184,7 +184,7 @@ fn slurm(block: &Block, folder: &Path, transcript: &mut Transcript) {
     // Uses the NICs of one GPU, because each rank of doctor opens each NIC, and libfabric fills 60 MB per NIC.
     command.env("PROVIDER", "soft-efa:p5,cards=4");
     command.env_remove("RANK").env_remove("WORLD_SIZE");
-    let done = Job::start(command).runs(4).finish();
+    let done = ProcessGroup::start(command).runs(4).finish();
     if done.code == 77 {
         return skip(done.stderr.trim());
     }
@@ -214,7 +214,7 @@ fn pods(block: &Block, folder: &Path, transcript: &mut Transcript) {
     command.env("WRITE", "-b 64K -e 64K -n 4 -r 2");
     command.env("PROXY", "-b 64K -e 64K -n 4 -w 1 -r 2 --mode nbi").env("ALL2ALL", "-b 64K -e 64K -n 4 -w 1");
     command.env_remove("RANK").env_remove("WORLD_SIZE");
-    let done = Job::start(command).runs(5).finish();
+    let done = ProcessGroup::start(command).runs(5).finish();
     if done.code == 77 {
         return skip(done.stderr.trim());
     }

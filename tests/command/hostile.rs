@@ -8,11 +8,11 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::common::server::{Server, verified, with_token};
+use crate::common::server::{ServeProcess, verified, with_token};
 use crate::common::{TOO_LONG, run, skip, wait_for};
 use ginlab::bootstrap::session::Session;
-use ginlab::bootstrap::{Bootstrap, BootstrapError, Options};
-use ginlab::cuda::{Choice, Device, Place as Where};
+use ginlab::bootstrap::{Bootstrap, BootstrapError, BootstrapOptions};
+use ginlab::cuda::{Device, DeviceChoice, MemoryLocation};
 use ginlab::fabric::discover::{Reach, choose_provider, select_domains};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::{Access, RemoteRegion};
@@ -76,7 +76,7 @@ fn idle(port: u16, wanted: usize) -> Vec<TcpStream> {
 
 #[test]
 fn idle_connections_do_not_block_server() {
-    let server = Server::start("-p tcp");
+    let server = ServeProcess::start("-p tcp");
     let crowd = idle(server.1, 2000);
     for _ in 0..2 {
         verified(run(server.join("-b 4K -n 100 --csv -")));
@@ -109,7 +109,8 @@ fn idle_connections_do_not_block_job() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     static NEVER: AtomicBool = AtomicBool::new(false);
-    let options = || Options { timeout: Duration::from_secs(30), interrupt: &NEVER, ..Options::default() };
+    let options =
+        || BootstrapOptions { timeout: Duration::from_secs(30), interrupt: &NEVER, ..BootstrapOptions::default() };
     std::thread::scope(|scope| {
         let first = scope.spawn(|| Bootstrap::serve(listener, 2, "secret", options()));
         let crowd = idle(address.port(), 2000);
@@ -121,7 +122,7 @@ fn idle_connections_do_not_block_job() {
 
 #[test]
 fn handshake_time_limit_is_total() {
-    let server = Server::start("-p tcp");
+    let server = ServeProcess::start("-p tcp");
     let mut slow = connect(server.1, Duration::from_millis(250));
     // 60 bytes would take 15 s; a limit per byte would never expire.
     for byte in prefix() {
@@ -136,7 +137,7 @@ fn handshake_time_limit_is_total() {
 }
 
 /// Returns everything that a connector sends, as recorded by a process in between.
-fn recorded(server: &Server) -> Vec<u8> {
+fn recorded(server: &ServeProcess) -> Vec<u8> {
     let between = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, to) = (between.local_addr().unwrap().port(), server.1);
     let copy = |mut from: TcpStream, mut to: TcpStream| {
@@ -164,7 +165,7 @@ fn recorded(server: &Server) -> Vec<u8> {
 
 #[test]
 fn garbage_wrong_tokens_and_replays_are_rejected() {
-    let server = Server::start("-p tcp");
+    let server = ServeProcess::start("-p tcp");
     let replay = recorded(&server);
     assert!(!replay.windows(6).any(|window| window == b"secret"), "the token travels");
     let noise: Vec<u8> = (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -230,7 +231,7 @@ fn kinds(mut bytes: &[u8]) -> Vec<u8> {
 }
 
 #[derive(Debug, Deserialize)]
-struct Hall {
+struct ServerHello {
     bytes: u64,
 }
 
@@ -241,27 +242,27 @@ struct Joining {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Place {
+struct SlotGrant {
     offer: Offer,
     tag: u32,
 }
 
 #[derive(Serialize)]
-struct Done {
+struct WritesDone {
     writes: u64,
     extent: u64,
 }
 
 #[derive(Serialize)]
-struct Verdict {
+struct PeerVerdict {
     right: bool,
 }
 
 /// Joins as any peer does. Its rail stays open: otherwise the system would assign the port to the next peer, which the
 /// server rejects while this one is connected.
-async fn join(port: u16) -> Result<(Session, Place, Flow<LibfabricRail>), BootstrapError> {
+async fn join(port: u16) -> Result<(Session, SlotGrant, Flow<LibfabricRail>), BootstrapError> {
     let mut visit = Session::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await?;
-    let hall: Hall = visit.hear("server").await?;
+    let hall: ServerHello = visit.hear("server").await?;
     let (flow, _) = rail(TOO_LONG);
     let offer = flow.offer(&[]).unwrap();
     visit.say("joining", &Joining { offer, write_bytes: hall.bytes.min(8) }).await?;
@@ -271,9 +272,9 @@ async fn join(port: u16) -> Result<(Session, Place, Flow<LibfabricRail>), Bootst
 
 /// Leaves like a peer that has written nothing, so that its place is free immediately.
 async fn leave(mut visit: Session) {
-    visit.say("writes", &Done { writes: 0, extent: 0 }).await.unwrap();
+    visit.say("writes", &WritesDone { writes: 0, extent: 0 }).await.unwrap();
     let _: serde_json::Value = visit.hear("writes").await.unwrap();
-    visit.say("verdict", &Verdict { right: true }).await.unwrap();
+    visit.say("verdict", &PeerVerdict { right: true }).await.unwrap();
     // The session has ended when the server has closed the connection.
     let _ = visit.hear::<()>("end").await;
 }
@@ -283,8 +284,8 @@ fn rail(patience: Duration) -> (Flow<LibfabricRail>, Region<LibfabricRail>) {
     let provider = choose_provider(Some("tcp")).unwrap().provider;
     let domain = select_domains(&provider, 1, Reach::SameHost, &[], None, 0, 1).unwrap().domains.remove(0);
     let flow = Flow::new(vec![LibfabricRail::open(&domain, &RailOptions::default()).unwrap()], patience);
-    let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
-    let region = flow.register(device.allocate(Where::Host, 4096).unwrap(), Access::ALL).unwrap();
+    let (device, _) = Device::open(DeviceChoice::Emulated, 0).unwrap();
+    let region = flow.register(device.allocate(MemoryLocation::Host, 4096).unwrap(), Access::ALL).unwrap();
     region.buffer().write(0, &[0xBAu8; 4096]).unwrap();
     (flow, region)
 }
@@ -299,7 +300,7 @@ async fn driven<T>(flow: &Flow<LibfabricRail>, operation: impl Future<Output = T
 }
 
 /// Writes to, or reads from, a region of the server that may belong to another peer.
-async fn reach_for(place: &Place, region: RemoteRegion, at: u64, write: bool) -> Result<u64, FlowError> {
+async fn reach_for(place: &SlotGrant, region: RemoteRegion, at: u64, write: bool) -> Result<u64, FlowError> {
     // A rejected request may have no answer.
     let (flow, memory) = rail(Duration::from_secs(1));
     let offer = Offer { regions: vec![vec![region]], ..place.offer.clone() };
@@ -350,7 +351,7 @@ async fn attack(port: u16) -> Vec<String> {
 
 #[test]
 fn foreign_keys_and_immediates_are_rejected() {
-    let server = Server::start("-p tcp --peers 4 --bytes 64K");
+    let server = ServeProcess::start("-p tcp --peers 4 --bytes 64K");
     let port = server.1;
     let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
     let wrong = std::thread::scope(|scope| {
@@ -382,31 +383,31 @@ fn foreign_keys_and_immediates_are_rejected() {
 
 #[test]
 fn malformed_messages_affect_only_their_authenticated_sender() {
-    let mut server = Server::start("-p tcp --peers 8 --bytes 64K");
+    let mut server = ServeProcess::start("-p tcp --peers 8 --bytes 64K");
     let port = server.1;
-    let busy = common::Job::start(server.join("-b 4K -n 1000000000"));
+    let busy = common::ProcessGroup::start(server.join("-b 4K -n 1000000000"));
     server.until("writing");
     let program = async {
         let visit = async || Session::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await.unwrap();
         // Messages that are malformed, too large, too long, belong to another step, or contain numbers out of range.
         let mut hostile = visit().await;
-        let _: Hall = hostile.hear("server").await.unwrap();
+        let _: ServerHello = hostile.hear("server").await.unwrap();
         hostile
             .say("joining", &Joining { offer: rail(TOO_LONG).0.offer(&[]).unwrap(), write_bytes: u64::MAX })
             .await
             .unwrap();
-        let refused = hostile.hear::<Place>("place").await.unwrap_err().to_string();
+        let refused = hostile.hear::<SlotGrant>("place").await.unwrap_err().to_string();
         assert!(refused.contains("does not fit into a slot"), "{refused}");
         for (what, word) in [("joining", "\u{1b}[2J\u{1b}]0;owned\u{7}"), ("\u{1b}[31m", "")] {
             let mut hostile = visit().await;
-            let _: Hall = hostile.hear("server").await.unwrap();
+            let _: ServerHello = hostile.hear("server").await.unwrap();
             hostile.say(what, &word).await.unwrap();
-            hostile.hear::<Place>("place").await.unwrap_err();
+            hostile.hear::<SlotGrant>("place").await.unwrap_err();
         }
         // Bytes that are not encrypted: more than the longest message, and frames in plain text.
         for bytes in [frame(9, u32::MAX, &[0; 100]), vec![0xff; 70_000], frame(5, 0, b"")] {
             let mut hostile = visit().await;
-            let _: Hall = hostile.hear("server").await.unwrap();
+            let _: ServerHello = hostile.hear("server").await.unwrap();
             let mut stream = hostile.into_stream().unwrap().into_std().unwrap();
             stream.set_nonblocking(false).unwrap();
             stream.set_read_timeout(Some(TOO_LONG)).unwrap();
@@ -414,7 +415,7 @@ fn malformed_messages_affect_only_their_authenticated_sender() {
             until_closed(&mut stream);
         }
         let (mut hostile, _, _rail) = join(port).await.unwrap();
-        hostile.say("writes", &Done { writes: 0, extent: u64::MAX }).await.unwrap();
+        hostile.say("writes", &WritesDone { writes: 0, extent: u64::MAX }).await.unwrap();
         let refused = hostile.hear::<serde_json::Value>("checksum").await.unwrap_err().to_string();
         assert!(refused.contains("exceed the slot"), "{refused}");
     };
@@ -430,7 +431,7 @@ fn malformed_messages_affect_only_their_authenticated_sender() {
 }
 
 /// Returns the port of a rail of the tcp provider, from its address: an IPv4 socket address in the system's format.
-fn rail_port(place: &Place) -> u16 {
+fn rail_port(place: &SlotGrant) -> u16 {
     let address = &place.offer.addresses[0];
     u16::from_be_bytes([address[2], address[3]])
 }
@@ -439,14 +440,14 @@ fn rail_port(place: &Place) -> u16 {
 /// more connections, which ginlab cannot prevent. Existing connections and the server itself must continue.
 #[test]
 fn garbage_at_rail_port_does_not_end_run() {
-    let mut server = Server::start("-p tcp --peers 4 --bytes 64K");
+    let mut server = ServeProcess::start("-p tcp --peers 4 --bytes 64K");
     let program = async {
         let (visit, place, _rail) = join(server.1).await.unwrap();
         leave(visit).await;
         place
     };
     let place = flow::run(std::iter::empty::<Flow<LibfabricRail>>(), program).unwrap();
-    let busy = common::Job::start(server.join("-b 4K -n 20000 --csv -"));
+    let busy = common::ProcessGroup::start(server.join("-b 4K -n 20000 --csv -"));
     server.until("writing");
     let (stop, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! Ranks on hosts with unequal or interleaved numbers of ranks. Each rank has its own host name on this machine, to
 //! emulate several hosts.
 
-use crate::common::{Job, free_port, rows, skip, tcp_rank};
+use crate::common::{ProcessGroup, free_port, rows, skip, tcp_rank};
 use ginlab::report::Row;
 use nix::unistd::Uid;
 use std::process::Command;
@@ -26,9 +26,9 @@ fn on_hosts(hosts: &str, args: &str) -> Option<Vec<Row>> {
             };
         }
         command.env("WORLD_SIZE", hosts.len().to_string());
-        Job::start(command)
+        ProcessGroup::start(command)
     };
-    let jobs: Vec<Job> = hosts.iter().enumerate().map(rank).collect();
+    let jobs: Vec<ProcessGroup> = hosts.iter().enumerate().map(rank).collect();
     let mut done = jobs.into_iter().map(|job| job.finish().expect(0));
     let first = done.next().unwrap();
     done.for_each(|other| assert_eq!(other.stdout, ""));

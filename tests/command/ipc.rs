@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use crate::common::{Done, Job, Stream, all_verified, count_by, ginlab, rows, run};
+use crate::common::{JobOutput, OutputStream, ProcessGroup, all_verified, count_by, ginlab, rows, run};
 use ginlab::report::{Row, Value};
 use nix::sys::signal::{Signal, kill};
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ const LONG: &str =
 /// Options for few repeats of few launches, because only the bytes are checked.
 const SHORT: &str = "-r 2 -n 2 -w 1 -t 20 --no-header";
 
-fn ipc(args: &str) -> Done {
+fn ipc(args: &str) -> JobOutput {
     run(ginlab(&format!("ipc -d emulated {SHORT} {args}")))
 }
 
@@ -209,8 +209,8 @@ fn missing_gpu_is_reported() {
 fn killed_rank_ends_others_within_deadline() {
     for (dies, pairs) in [(1, "--pairs first --direction both"), (2, "--ranks 3 --pairs all")] {
         let began = Instant::now();
-        let mut job = Job::start(ginlab(&format!("{LONG} {pairs}")));
-        job.until(Stream::Stdout, "write");
+        let mut job = ProcessGroup::start(ginlab(&format!("{LONG} {pairs}")));
+        job.until(OutputStream::Stdout, "write");
         kill(job.rank(dies), Signal::SIGKILL).unwrap();
         let done = job.finish().expect(1);
         assert!(done.complaint().contains(&format!("rank {dies} ")), "{}", done.stderr);
@@ -223,8 +223,8 @@ fn interrupted_run_keeps_its_rows() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = ginlab(&format!("{LONG} --csv run.csv"));
     command.current_dir(folder.path());
-    let mut job = Job::start(command);
-    job.until(Stream::Stdout, "write");
+    let mut job = ProcessGroup::start(command);
+    job.until(OutputStream::Stdout, "write");
     job.signal(Signal::SIGINT);
     let done = job.finish().expect(130);
     assert_eq!(done.complaint(), "ginlab: interrupted; the rows so far are complete");

@@ -1,7 +1,7 @@
 //! `ginlab jacobi` on the emulated device: every exchange, every norm, every wait; fields equal to the last bit; and
 //! failures.
 
-use crate::common::{Done, Job, Stream, all_verified, count_by, ginlab, rows, run};
+use crate::common::{JobOutput, OutputStream, ProcessGroup, all_verified, count_by, ginlab, rows, run};
 use ginlab::report::Row;
 use nix::sys::signal::{Signal, kill};
 
@@ -115,15 +115,15 @@ fn invalid_options_print_one_line() {
 
 /// Checks that the run exited with one of these codes and that its message contains `part`.
 #[track_caller]
-fn ends(done: &Done, codes: &[i32], part: &str) {
+fn ends(done: &JobOutput, codes: &[i32], part: &str) {
     assert!(codes.contains(&done.code), "{}: {}", done.code, done.stderr);
     assert!(done.complaint().contains(part), "{part:?}: {}", done.complaint());
 }
 
 /// Starts a job that first measures a row of another exchange, and then this one for some seconds.
-fn job(exchange: &str) -> (Job, String) {
+fn job(exchange: &str) -> (ProcessGroup, String) {
     let first = if exchange == "row" { "p" } else { "row" };
-    let job = Job::start(ginlab(&format!(
+    let job = ProcessGroup::start(ginlab(&format!(
         "{BASE} --exchange {first},{exchange} --nx 32 --ny 16 -r 40 -t 10 --block 32 --no-check",
     )));
     (job, format!("jacobi,{first},emulated"))
@@ -133,7 +133,7 @@ fn job(exchange: &str) -> (Job, String) {
 fn killed_peer_ends_every_exchange() {
     for exchange in EXCHANGES {
         let (mut job, first_row) = job(exchange);
-        job.until(Stream::Stdout, &first_row);
+        job.until(OutputStream::Stdout, &first_row);
         kill(job.rank(1), Signal::SIGKILL).unwrap();
         let done = job.finish();
         ends(&done, &[1], "rank 1 (host ");
@@ -144,18 +144,18 @@ fn killed_peer_ends_every_exchange() {
 #[test]
 fn vanished_proxy_ends_every_exchange() {
     let job = |exchange: &str, fault: &str| {
-        Job::start(ginlab(&format!(
+        ProcessGroup::start(ginlab(&format!(
             "{BASE} --exchange {exchange} --nx 32 --ny 16 -r 99 -t 2 --block 32 --no-check --path rails --provider worst \
              --fault {fault}"
         )))
     };
     let stopped = EXCHANGES.map(|exchange| job(exchange, "proxy-stop=60"));
-    for done in stopped.map(Job::finish) {
+    for done in stopped.map(ProcessGroup::finish) {
         ends(&done, &[1], "proxy thread was stopped");
     }
     // Either the kernel's or the proxy's deadline reports the stall, whichever expires first.
     let silent = ["host-write", "resident"].map(|exchange| job(exchange, "rails-silent=60"));
-    for done in silent.map(Job::finish) {
+    for done in silent.map(ProcessGroup::finish) {
         let line = done.complaint().to_owned();
         ends(&done, &[1, 124], if line.contains("no progress for ") { "no progress for " } else { "deadline passed" });
     }

@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use crate::common::lab::{Lab, SCRIPT, command, missing, namespaces, script, unique};
-use crate::common::{Job, all_verified, rows, run, skip};
+use crate::common::{ProcessGroup, all_verified, rows, run, skip};
 
 #[test]
 fn two_nodes_run_over_four_rails() {
@@ -28,7 +28,7 @@ fn two_nodes_run_over_four_rails() {
 
     // Each node is a rank, without further options.
     let args = "proxy -d emulated -n 2 -w 1 -r 1 -b 65537 -e 65537 -p tcp --rails 4 --strategy split --csv -";
-    let (first, second) = (Job::start(lab.ginlab(0, args)), Job::start(lab.ginlab(1, args)));
+    let (first, second) = (ProcessGroup::start(lab.ginlab(0, args)), ProcessGroup::start(lab.ginlab(1, args)));
     let (first, second) = (first.finish().expect(0), second.finish().expect(0));
     assert_eq!(second.stdout, "");
     assert!(first.stderr.contains("# note: 2 ranks by the tcp bootstrap"), "{}", first.stderr);
@@ -80,9 +80,9 @@ fn interleaved_ranks_measure_across_nodes() {
         let rank = |rank: usize| {
             let mut command = lab.ginlab(rank % 2, &format!("{what} {sizes}"));
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", "4").env("LOCAL_RANK", (rank / 2).to_string());
-            Job::start(command)
+            ProcessGroup::start(command)
         };
-        let ranks: Vec<Job> = (0..4).map(rank).collect();
+        let ranks: Vec<ProcessGroup> = (0..4).map(rank).collect();
         let done: Vec<_> = ranks.into_iter().map(|rank| rank.finish().expect(0)).collect();
         assert!(!done[0].stderr.contains("within one"), "{}", done[0].stderr);
         // The two pairs write two repeats of fifty writes, all of them over the rail.
@@ -107,7 +107,7 @@ fn three_nodes_connect_by_bridges() {
     let rank = |node: usize, rank: &str| {
         let mut command = lab.ginlab(node, args);
         command.env("RANK", rank).env("WORLD_SIZE", "2");
-        Job::start(command)
+        ProcessGroup::start(command)
     };
     let (first, last) = (rank(0, "0"), rank(2, "1"));
     all_verified(&rows(&first.finish().expect(0).stdout));

@@ -69,19 +69,19 @@ fn invalid_options_print_one_line() {
 
 #[test]
 fn ctrl_c_ends_simulation() {
-    let mut job = common::Job::start(ginlab("model all2all --nodes 1024 -b 64K"));
-    job.until(common::Stream::Stderr, "MODELLED");
+    let mut job = common::ProcessGroup::start(ginlab("model all2all --nodes 1024 -b 64K"));
+    job.until(common::OutputStream::Stderr, "MODELLED");
     job.signal(nix::sys::signal::Signal::SIGINT);
     job.finish().expect(130);
 }
 
 #[test]
 fn killed_rank_with_modelled_cards_is_named() {
-    let mut job = common::Job::start(ginlab(
+    let mut job = common::ProcessGroup::start(ginlab(
         "proxy -d emulated -p model:p5 -b 64 -e 64 -n 1000000 -r 1000 --rails 2 --block 1 --no-fill --mode nbi -t 20",
     ));
     // Part of the header, which is printed when the ranks are connected.
-    job.until(common::Stream::Stderr, "MODELLED");
+    job.until(common::OutputStream::Stderr, "MODELLED");
     nix::sys::signal::kill(job.rank(1), nix::sys::signal::Signal::SIGKILL).unwrap();
     let done = job.finish();
     assert_eq!(done.code, 1, "{done:?}");
@@ -90,10 +90,10 @@ fn killed_rank_with_modelled_cards_is_named() {
 
 #[test]
 fn modelled_cards_use_anonymous_memory_without_domains() {
-    let mut job = common::Job::start(ginlab(
+    let mut job = common::ProcessGroup::start(ginlab(
         "proxy -d emulated -p model:p5 -b 64 -e 64 -n 1000000 -r 1000 --rails 2 --block 1 --no-fill --mode nbi -t 20",
     ));
-    job.until(common::Stream::Stderr, "MODELLED");
+    job.until(common::OutputStream::Stderr, "MODELLED");
     let files = std::fs::read_to_string(format!("/proc/{}/maps", job.rank(1))).unwrap();
     assert!(files.contains("/memfd:ginlab-") && !files.contains("/dev/shm/"), "{files}");
     job.signal(nix::sys::signal::Signal::SIGINT);

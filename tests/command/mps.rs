@@ -10,7 +10,7 @@ use std::time::Instant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::common::{Done, Job, Stream, TOO_LONG, children, ginlab, run};
+use crate::common::{JobOutput, OutputStream, ProcessGroup, TOO_LONG, children, ginlab, run};
 
 const DOUBLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mps");
 
@@ -45,10 +45,10 @@ impl Machine {
     }
 
     /// Starts a run that lasts until it is ended, and waits until it measures.
-    fn long_run(&self) -> Job {
+    fn long_run(&self) -> ProcessGroup {
         let many = "-n 1000 -r 1 --block 1,2,3,4,5,6,7,8,9 --cases barrier-all,all-to-all -b 8 -e 4M -f 2";
-        let mut job = Job::start(self.shmem(1, many));
-        job.until(Stream::Stdout, "barrie");
+        let mut job = ProcessGroup::start(self.shmem(1, many));
+        job.until(OutputStream::Stdout, "barrie");
         job
     }
 
@@ -87,11 +87,11 @@ impl Drop for Machine {
 }
 
 /// Method of ending a run: description, exit code and function.
-type End = (&'static str, i32, fn(&Job));
+type End = (&'static str, i32, fn(&ProcessGroup));
 
 /// Returns the process of the run itself, which is a child of the process that waits for it, and the process of rank 1.
 #[track_caller]
-fn ranks(job: &Job) -> [Pid; 2] {
+fn ranks(job: &ProcessGroup) -> [Pid; 2] {
     let zero = children(job.pid())[0];
     [zero, children(zero)[0]]
 }
@@ -191,7 +191,7 @@ fn server_ends_with_interrupted_or_failed_run() {
         let job = machine.long_run();
         assert_eq!(machine.record(), ["start"], "{what}");
         end(&job);
-        let done: Done = job.finish();
+        let done: JobOutput = job.finish();
         assert_eq!(done.code, code, "{what}: {}", done.stderr);
         assert!(done.complaints().len() <= 1, "{what}: said once: {}", done.stderr);
         assert_eq!(machine.record(), ["start", "quit", "ended"], "{what}");

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use crate::common::lab::Lab;
-use crate::common::{self, Done, Job, all_verified, both, free_port, ginlab, mpirun, rows, run};
+use crate::common::{self, JobOutput, ProcessGroup, all_verified, both, free_port, ginlab, mpirun, rows, run};
 use ginlab::report::Row;
 
 const SHORT: &str = "proxy -d emulated -n 2 -w 1 -r 1";
@@ -16,7 +16,7 @@ fn tcp_rank(rank: usize, port: u16, token: &str, args: &str) -> Command {
 
 /// Checks the run and returns the row of each case and mode.
 #[track_caller]
-fn checked(done: &Done, bootstrap: &str) -> Vec<Row> {
+fn checked(done: &JobOutput, bootstrap: &str) -> Vec<Row> {
     assert!(done.stderr.contains(&format!("# note: 2 ranks by the {bootstrap} bootstrap")), "{}", done.stderr);
     let rows = rows(&done.stdout);
     all_verified(&rows);
@@ -39,8 +39,8 @@ fn two_processes_connect_by_tcp_variables() {
 #[test]
 fn wrong_token_is_rejected() {
     let port = free_port();
-    let stranger = Job::start(tcp_rank(1, port, "guess", "-p tcp -t 3"));
-    let first = Job::start(tcp_rank(0, port, "secret", "-p tcp -t 3"));
+    let stranger = ProcessGroup::start(tcp_rank(1, port, "guess", "-p tcp -t 3"));
+    let first = ProcessGroup::start(tcp_rank(0, port, "secret", "-p tcp -t 3"));
     let stranger = stranger.finish();
     let line = stranger.complaint();
     assert!(line.contains("token"), "{line}");

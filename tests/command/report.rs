@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Done, contents, ginlab, run};
+use crate::common::{JobOutput, contents, ginlab, run};
 use crate::passed;
 use scraper::{ElementRef, Html, Selector};
 
@@ -30,7 +30,7 @@ fn report(folder: &Path, args: &str) -> Command {
     command
 }
 
-fn page(folder: &Path, args: &str) -> (Done, Html) {
+fn page(folder: &Path, args: &str) -> (JobOutput, Html) {
     let done = run(report(folder, args)).expect(0);
     assert_eq!(done.complaints(), Vec::<&str>::new());
     let html = Html::parse_document(&done.stdout);
@@ -114,7 +114,7 @@ fn rails_are_compared_with_expected_rates() {
     }
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("rails.csv"), rows).unwrap();
-    let lines = |done: &Done| -> Vec<String> {
+    let lines = |done: &JobOutput| -> Vec<String> {
         let lines = done.stderr.lines().filter_map(|line| line.strip_prefix("# expected: p5.48xlarge: "));
         lines.map(str::to_owned).collect()
     };

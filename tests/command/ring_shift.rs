@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use crate::common::lab::{Lab, script};
-use crate::common::{Done, Job, clean};
+use crate::common::{JobOutput, ProcessGroup, clean};
 use example::shift;
 
 /// Compiled into this test, because cargo builds the example itself only if no test is named.
@@ -37,7 +37,7 @@ fn shaped(mut command: Command, shape: &str) -> Command {
 const THIS: [&str; 4] = ["--exact", "ring_shift::ring_shift_runs_with_one_pe", "--ignored", "--nocapture"];
 
 /// Returns the lines that start with "PE " of all processes.
-fn lines(done: &[Done]) -> Vec<String> {
+fn lines(done: &[JobOutput]) -> Vec<String> {
     done.iter().flat_map(|done| done.stdout.lines()).filter(|line| line.starts_with("PE ")).map(str::to_owned).collect()
 }
 
@@ -48,7 +48,7 @@ fn ring_shift_runs_on_one_host() {
     {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(THIS);
-        let done = Job::start(shaped(command, shape)).finish().expect(0);
+        let done = ProcessGroup::start(shaped(command, shape)).finish().expect(0);
         let said = lines(&[done]);
         assert!(said.iter().any(|line| line.starts_with("PE 0 of ")), "{said:?}");
         assert!(said.iter().all(|line| line.contains(by) && line.contains("emulated")), "{shape}: {said:?}");
@@ -63,9 +63,9 @@ fn on_four_hosts(each: usize, path: &str) -> Option<Vec<String>> {
         let exec = format!("exec --name {} {} -- {} {}", lab.name, rank / each, program.display(), THIS.join(" "));
         let mut command = shaped(script(&exec), &format!("0 {path} tcp"));
         command.env("RANK", rank.to_string()).env("WORLD_SIZE", (4 * each).to_string());
-        Job::start(command)
+        ProcessGroup::start(command)
     };
-    let ranks: Vec<Job> = (0..4 * each).map(rank).collect();
+    let ranks: Vec<ProcessGroup> = (0..4 * each).map(rank).collect();
     Some(lines(&ranks.into_iter().map(|rank| rank.finish().expect(0)).collect::<Vec<_>>()))
 }
 

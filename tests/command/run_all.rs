@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::lab::{Lab, command};
-use crate::common::{Done, Job, all_verified, clean, rows_of, run};
+use crate::common::{JobOutput, ProcessGroup, all_verified, clean, rows_of, run};
 
 /// Writes a remote shell: runs a line on the node that the host's name ends with.
 fn remote_shell(lab: &Lab, at: &Path) {
@@ -15,7 +15,7 @@ fn remote_shell(lab: &Lab, at: &Path) {
     std::fs::set_permissions(at, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-fn run_all(lab: &Lab, folder: &Path, out: &str) -> Done {
+fn run_all(lab: &Lab, folder: &Path, out: &str) -> JobOutput {
     let shell = folder.join("rsh");
     remote_shell(lab, &shell);
     let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/run-all.sh"));
@@ -30,7 +30,7 @@ fn run_all(lab: &Lab, folder: &Path, out: &str) -> Done {
     script
         .env("WRITE", "-b 64K -e 64K -n 8 -r 2 --at-least 0.04")
         .env("PROXY", "-b 64K -e 64K -n 4 -w 1 -r 2 --mode nbi");
-    Job::start(script).runs(4).finish()
+    ProcessGroup::start(script).runs(4).finish()
 }
 
 #[test]

@@ -1,20 +1,21 @@
 //! `ginlab serve` and `ginlab join`: peers that join while a server runs, leave, or die in the middle of their writes.
 
 use crate::common::lab::Lab;
-use crate::common::server::{Server, facts, verified, with_token};
-use crate::common::{Job, Stream, free_port, ginlab, rows, run};
+use crate::common::server::{ServeProcess, facts, verified, with_token};
+use crate::common::{OutputStream, ProcessGroup, free_port, ginlab, rows, run};
 use nix::sys::signal::Signal;
 
 #[test]
 fn peers_join_write_and_leave_concurrently() {
-    let mut server = Server::start("-p tcp --peers 2 --bytes 100000 --rails 3 --visits 4");
+    let mut server = ServeProcess::start("-p tcp --peers 2 --bytes 100000 --rails 3 --visits 4");
     // Tests writes that fill a slot with a remainder, writes of one byte, and both concurrently.
     for (args, bytes) in [("-b 4097 -n 100", 4097 * 100), ("-b 1 -n 7 --window 1", 7)] {
         verified(run(server.join(&format!("{args} --csv -"))));
         let left = server.until("left");
         assert_eq!((left["bytes"].parse(), left["verified"].as_str()), (Ok(bytes), "true"), "{left:?}");
     }
-    let both = ["-b 100000 -n 50", "-b 33333 -n 51"].map(|args| Job::start(server.join(&format!("{args} --csv -"))));
+    let both =
+        ["-b 100000 -n 50", "-b 33333 -n 51"].map(|args| ProcessGroup::start(server.join(&format!("{args} --csv -"))));
     both.into_iter().for_each(|job| verified(job.finish()));
     let done = server.finish().expect(0);
     let events = |event: &str| done.stdout.lines().filter(|line| line.starts_with(event)).count();
@@ -27,11 +28,11 @@ fn peers_join_write_and_leave_concurrently() {
 #[test]
 fn killed_peer_is_reported_and_next_served() {
     for (provider, rails) in [("tcp", 1), ("tcp", 4)] {
-        let mut server = Server::start(&format!("-p {provider} --rails {rails} --peers 3 --bytes 4M --visits 3"));
+        let mut server = ServeProcess::start(&format!("-p {provider} --rails {rails} --peers 3 --bytes 4M --visits 3"));
         // This peer stays while the other dies.
-        let mut stays = Job::start(server.join("-b 1M -n 1000000"));
+        let mut stays = ProcessGroup::start(server.join("-b 1M -n 1000000"));
         server.until("writing");
-        let victim = Job::start(server.join("-b 1M -n 1000000"));
+        let victim = ProcessGroup::start(server.join("-b 1M -n 1000000"));
         let joined = server.until("joined");
         assert_eq!(joined["pid"], victim.pid().to_string());
         assert_eq!(server.until("writing")["peer"], joined["peer"]);
@@ -44,7 +45,7 @@ fn killed_peer_is_reported_and_next_served() {
         // The slot is not reused yet; another one is free.
         verified(run(server.join("-b 1M -n 20 --csv -")));
         stays.signal(Signal::SIGINT);
-        stays.until(Stream::Stderr, "interrupted");
+        stays.until(OutputStream::Stderr, "interrupted");
         stays.finish().expect(130);
         assert!(server.until("died")["why"].contains("_disconnected_at_"));
         server.finish().expect(0);
@@ -53,8 +54,8 @@ fn killed_peer_is_reported_and_next_served() {
 
 #[test]
 fn silent_peer_is_dropped() {
-    let mut server = Server::start("-p tcp --visits 1 -t 3");
-    let peer = Job::start(server.join("-b 64K -n 1000000000"));
+    let mut server = ServeProcess::start("-p tcp --visits 1 -t 3");
+    let peer = ProcessGroup::start(server.join("-b 64K -n 1000000000"));
     server.until("writing");
     peer.signal(Signal::SIGSTOP);
     let died = server.until("died");
@@ -67,8 +68,8 @@ fn silent_peer_is_dropped() {
 
 #[test]
 fn killed_server_is_named() {
-    let mut server = Server::start("-p tcp");
-    let peer = Job::start(server.join("-b 64K -n 1000000000"));
+    let mut server = ServeProcess::start("-p tcp");
+    let peer = ProcessGroup::start(server.join("-b 64K -n 1000000000"));
     server.until("writing");
     server.0.signal(Signal::SIGKILL);
     let done = peer.finish().expect(1);
@@ -81,7 +82,7 @@ fn killed_server_is_named() {
 
 #[test]
 fn wrong_bytes_are_detected_on_both_sides() {
-    let mut server = Server::start("-p tcp --visits 1");
+    let mut server = ServeProcess::start("-p tcp --visits 1");
     let done = run(server.join("-b 1000 -n 10 --corrupt --csv -")).expect(1);
     assert!(done.complaint().starts_with("ginlab: verification failed: the server has checksum "), "{done:?}");
     let rows = rows(&done.stdout);
@@ -92,7 +93,7 @@ fn wrong_bytes_are_detected_on_both_sides() {
 
 #[test]
 fn rejected_peers_do_not_disturb_server() {
-    let mut server = Server::start("-p tcp --peers 1 --bytes 64K --visits 2");
+    let mut server = ServeProcess::start("-p tcp --peers 1 --bytes 64K --visits 2");
     let stranger = run(with_token("guess", &format!("join 127.0.0.1:{}", server.1))).expect(1);
     assert!(stranger.complaint().contains("refused: it has a different job token; set GINLAB_TOKEN"), "{stranger:?}");
     let large = run(server.join("-b 65537")).expect(2);
@@ -100,12 +101,12 @@ fn rejected_peers_do_not_disturb_server() {
         large.complaint().contains("-b 65537: exceeds the memory that the server provides per peer, 64 KiB"),
         "{large:?}"
     );
-    let mut first = Job::start(server.join("-b 64K -n 1000000000"));
+    let mut first = ProcessGroup::start(server.join("-b 64K -n 1000000000"));
     server.until("writing");
     let second = run(server.join("-b 1 -n 1")).expect(1);
     assert!(second.complaint().contains("all 1 slots are in use"), "{second:?}");
     first.signal(Signal::SIGINT);
-    first.until(Stream::Stderr, "interrupted");
+    first.until(OutputStream::Stderr, "interrupted");
     first.finish().expect(130);
     server.until("died");
 }
@@ -143,27 +144,27 @@ fn peer_of_another_host_uses_four_rails() {
         command.env("GINLAB_TOKEN", "secret");
         command
     };
-    let mut server = Job::start(on(0, "serve -p tcp --listen 10.99.0.1:0 --rails 4 --visits 3"));
-    let address = facts(&server.until_line(Stream::Stdout, "listening "))["address"].clone();
+    let mut server = ProcessGroup::start(on(0, "serve -p tcp --listen 10.99.0.1:0 --rails 4 --visits 3"));
+    let address = facts(&server.until_line(OutputStream::Stdout, "listening "))["address"].clone();
     verified(run(on(1, &format!("join {address} -b 100001 -n 41 --csv -"))));
-    let victim = Job::start(on(1, &format!("join {address} -b 1M -n 1000000")));
-    server.until(Stream::Stdout, "left ");
-    server.until(Stream::Stdout, "writing ");
+    let victim = ProcessGroup::start(on(1, &format!("join {address} -b 1M -n 1000000")));
+    server.until(OutputStream::Stdout, "left ");
+    server.until(OutputStream::Stdout, "writing ");
     drop(victim);
-    server.until(Stream::Stdout, "died ");
+    server.until(OutputStream::Stdout, "died ");
     verified(run(on(1, &format!("join {address} -b 8 -n 9 --csv -"))));
     server.finish().expect(0);
 }
 
 #[test]
 fn ctrl_c_ends_server() {
-    let server = Server::start("-p tcp");
+    let server = ServeProcess::start("-p tcp");
     server.0.signal(Signal::SIGINT);
     server.finish().expect(130);
 
     // Stops the server while a peer writes to it. The peer is notified.
-    let mut server = Server::start("-p tcp");
-    let peer = Job::start(server.join("-b 1M -n 1000000000"));
+    let mut server = ServeProcess::start("-p tcp");
+    let peer = ProcessGroup::start(server.join("-b 1M -n 1000000000"));
     server.until("writing");
     server.0.signal(Signal::SIGINT);
     let done = server.finish().expect(130);

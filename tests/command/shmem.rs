@@ -2,7 +2,7 @@
 
 use nix::sys::signal::{Signal, kill};
 
-use crate::common::{Job, Stream, ginlab, rows, run};
+use crate::common::{OutputStream, ProcessGroup, ginlab, rows, run};
 use ginlab::report::Row;
 
 fn shmem(args: &str) -> std::process::Command {
@@ -122,8 +122,8 @@ fn killed_pe_is_named_and_ends_others() {
     for path in ["nvlink", "rails -p tcp"] {
         let line =
             format!("--path {path} --cases put-signal-ping-pong,all-to-all -n 20 -w 2 -r 2 -b 8 -e 1M -f 2 --block 4");
-        let mut job = Job::start(shmem(&line));
-        job.until(Stream::Stdout, "put-sign");
+        let mut job = ProcessGroup::start(shmem(&line));
+        job.until(OutputStream::Stdout, "put-sign");
         kill(job.rank(1), Signal::SIGKILL).unwrap();
         let done = job.finish().expect(1);
         let line = done.complaint();

@@ -2,8 +2,8 @@
 
 use crate::common::lab::Lab;
 use crate::common::libfabric2::{DIRECT, Libfabric2};
-use crate::common::server::{Server, verified};
-use crate::common::{Job, Stream, all_verified, free_port, ginlab, records, rows, run, skip, tcp_rank};
+use crate::common::server::{ServeProcess, verified};
+use crate::common::{OutputStream, ProcessGroup, all_verified, free_port, ginlab, records, rows, run, skip, tcp_rank};
 use nix::sys::signal::{Signal, kill};
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -140,7 +140,7 @@ fn peers_join_server_over_software_nics() {
     if !has_provider() {
         return;
     }
-    let server = Server::start("-p soft-efa:fast --peers 2 --bytes 100000 --rails 4 --visits 2");
+    let server = ServeProcess::start("-p soft-efa:fast --peers 2 --bytes 100000 --rails 4 --visits 2");
     verified(run(server.join("-p soft-efa:fast -b 4097 -n 100 --csv -")));
     verified(run(server.join("-p soft-efa:fast -b 33333 -n 30 --csv -")));
     server.finish().expect(0);
@@ -183,12 +183,12 @@ fn nic_faults_are_reported_within_deadline() {
         let limit = if codes[0] == 124 { 3 } else { 30 };
         let (port, write) = (free_port(), format!("write -b 64 -e 64 -n 50 -r 1 --rails 1 -t {limit} -d emulated"));
         let rank = |rank: usize, cards: String| {
-            Job::start(tcp_rank(rank, port, "faults", &format!("{write} -p soft-efa:{cards}")))
+            ProcessGroup::start(tcp_rank(rank, port, "faults", &format!("{write} -p soft-efa:{cards}")))
         };
         (fault, codes, part, [rank(0, format!("{cards},{fault}")), rank(1, cards.to_owned())])
     });
     for (fault, codes, part, ranks) in jobs {
-        let [first, second] = ranks.map(Job::finish);
+        let [first, second] = ranks.map(ProcessGroup::finish);
         assert!(first.stderr.contains(part), "{fault}: {}", first.stderr);
         assert_eq!([first.code, second.code], codes, "{fault}: {}{}", first.stderr, second.stderr);
     }
@@ -200,8 +200,9 @@ fn killed_peer_is_named() {
     if !has_provider() {
         return;
     }
-    let mut job = Job::start(over("fast", "write -b 64 -e 64 -n 100000000 --volume 100G -r 9 --rails 1 -t 5 --csv -"));
-    job.until(Stream::Stderr, "# rails");
+    let mut job =
+        ProcessGroup::start(over("fast", "write -b 64 -e 64 -n 100000000 --volume 100G -r 9 --rails 1 -t 5 --csv -"));
+    job.until(OutputStream::Stderr, "# rails");
     kill(job.rank(1), Signal::SIGKILL).unwrap();
     let done = job.finish();
     // 2.1's provider aborts if its own requests reach a queue pair that no longer exists (seen once in a bare Debian
@@ -265,7 +266,7 @@ fn fi_pingpong_runs_over_both_libraries_and_fabrics() {
             let line = format!("{program} -p efa -e rdm -c -I 20 -S {bytes} -m {messages} {rest}");
             ginlab(&format!("soft-efa -p soft-efa:fast,cards=1 -- {line}"))
         };
-        let server = Job::start(side(&format!("-B {port}")));
+        let server = ProcessGroup::start(side(&format!("-B {port}")));
         let client = loop {
             let client = run(side(&format!("-P {port} 127.0.0.1")));
             if client.code != 111 {
@@ -298,7 +299,7 @@ fn lab_nodes_are_separate_machines() {
     ] {
         let args = format!("{what} -p soft-efa:fast -d emulated --csv -");
         let rank = |node: usize| {
-            Job::start(match over {
+            ProcessGroup::start(match over {
                 Some(two) => two.told(lab.program(node, &format!("{} {args} {domains}", two.words()))),
                 None => lab.ginlab(node, &args),
             })

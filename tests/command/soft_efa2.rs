@@ -1,26 +1,26 @@
 //! Software NICs below the EFA provider of libfabric 2.x: the fabrics `efa` and `efa-direct`, and RDMA writes.
 
 use crate::common::libfabric2::{DIRECT, Libfabric2, libfabric25};
-use crate::common::server::{Server, verified};
-use crate::common::{Done, Job, all_verified, contents, free_port, records, rows, run, skip};
+use crate::common::server::{ServeProcess, verified};
+use crate::common::{JobOutput, ProcessGroup, all_verified, contents, free_port, records, rows, run, skip};
 use crate::passed;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Runs two ranks over this libfabric.
-fn two_ranks(two: &Libfabric2, args: &str) -> [Done; 2] {
+fn two_ranks(two: &Libfabric2, args: &str) -> [JobOutput; 2] {
     ranks_by(|args| two.ginlab(args), args)
 }
 
-fn ranks_by(program: impl Fn(&str) -> std::process::Command, args: &str) -> [Done; 2] {
+fn ranks_by(program: impl Fn(&str) -> std::process::Command, args: &str) -> [JobOutput; 2] {
     let port = free_port().to_string();
     let rank = |rank: &str| {
         let mut command = program(args);
         command.env("RANK", rank).env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
         command.env("GINLAB_TOKEN", "two");
-        Job::start(command)
+        ProcessGroup::start(command)
     };
-    [rank("0"), rank("1")].map(Job::finish)
+    [rank("0"), rank("1")].map(ProcessGroup::finish)
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn peers_join_server_over_both_fabrics() {
     let Some(two) = Libfabric2::here() else { return };
     for domains in ["", DIRECT] {
         let program = |args: &str| two.ginlab(&format!("{args} {domains}"));
-        let server = Server::by(program, "-p soft-efa:fast --peers 1 --bytes 100000 --rails 4 --visits 2");
+        let server = ServeProcess::by(program, "-p soft-efa:fast --peers 1 --bytes 100000 --rails 4 --visits 2");
         verified(run(server.join_by(program, "-p soft-efa:fast -b 4097 -n 100 --csv -")));
         verified(run(server.join_by(program, "-p soft-efa:fast -b 33333 -n 30 --csv -")));
         server.finish().expect(0);
@@ -112,7 +112,7 @@ fn server_identifies_nics_of_peers() {
     let Some(two) = Libfabric2::here() else { return };
     for domains in ["", DIRECT] {
         let program = |args: &str| two.ginlab(&format!("{args} {domains}"));
-        let server = Server::by(program, "-p soft-efa:fast,host=1 --peers 1 --bytes 100000 --rails 4 --visits 2");
+        let server = ServeProcess::by(program, "-p soft-efa:fast,host=1 --peers 1 --bytes 100000 --rails 4 --visits 2");
         for host in [2, 3] {
             verified(run(server.join_by(program, &format!("-p soft-efa:fast,host={host} -b 4097 -n 100 --csv -"))));
         }
@@ -156,7 +156,7 @@ fn bare_debian_13(here: &str, work: &str) -> bool {
         .args(["--release", "trixie", "--only", "soft-efa", "--work", work])
         .env("GINLAB", env!("CARGO_BIN_EXE_ginlab"))
         .env("SHORT", "1");
-    let done = Job::start(command).runs(4).finish();
+    let done = ProcessGroup::start(command).runs(4).finish();
     if done.stderr.contains("fresh.sh: not run: ") {
         skip(&done.stderr);
         return false;

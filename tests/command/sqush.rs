@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Done, clean, run, skip};
+use crate::common::{JobOutput, clean, run, skip};
 
 /// Programs that the script calls, except those that build or import an image.
 const TOOLS: [&str; 16] = [
@@ -62,7 +62,7 @@ fn inputs(folder: &Path) {
 }
 
 /// Runs the script with only [`TOOLS`], except `without`, and the doubles of `folder/doubles` on the path.
-fn sqush(folder: &Path, args: &str, without: &str) -> Done {
+fn sqush(folder: &Path, args: &str, without: &str) -> JobOutput {
     let tools = folder.join(format!("tools{without}"));
     create_dir_all(&tools).unwrap();
     for tool in TOOLS.iter().filter(|tool| **tool != without) {

@@ -9,8 +9,8 @@ mod random;
 
 use std::process::Command;
 
-use crate::common::server::Server;
-use crate::common::{Done, Job, all_verified, clean, ginlab, rows, skip};
+use crate::common::server::ServeProcess;
+use crate::common::{JobOutput, ProcessGroup, all_verified, clean, ginlab, rows, skip};
 use crate::soft_efa::{has_provider, is_two};
 use ginlab::fabric::soft;
 use nix::sys::signal::Signal;
@@ -74,7 +74,7 @@ fn aimed(scene: Scene, pids: &str) -> Command {
 }
 
 /// Returns a number from the last line that the attacker has printed.
-fn told(said: &Done, name: &str) -> u64 {
+fn told(said: &JobOutput, name: &str) -> u64 {
     let last = said.stdout.lines().rfind(|line| line.contains("stranger: round="));
     let word = last.and_then(|line| line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=')));
     word.map_or(0, |number| number.parse().unwrap())
@@ -83,10 +83,10 @@ fn told(said: &Done, name: &str) -> u64 {
 /// Runs the command during the attack, with increasing work until the attacker has completed at least one round of all
 /// its attacks. Returns the output of both.
 #[track_caller]
-fn meet(scene: Scene, line: &str) -> (Done, Done) {
+fn meet(scene: Scene, line: &str) -> (JobOutput, JobOutput) {
     for scale in ["4", "16", "64", "256", "1024", "4096"] {
-        let job = Job::start(ginlab(&format!("{} --csv - -p {}", line.replace("{n}", scale), scene.provider)));
-        let stranger = Job::start(aimed(scene, &job.pid().to_string()));
+        let job = ProcessGroup::start(ginlab(&format!("{} --csv - -p {}", line.replace("{n}", scale), scene.provider)));
+        let stranger = ProcessGroup::start(aimed(scene, &job.pid().to_string()));
         let (done, said) = (job.finish(), stranger.finish().expect(0));
         let (rounds, posted) = (told(&said, "round"), told(&said, "posted"));
         if done.code != 0 || rounds > 0 && (posted > 0 || !scene.ways.contains("keys")) {
@@ -98,7 +98,7 @@ fn meet(scene: Scene, line: &str) -> (Done, Done) {
 
 /// Checks that no request of the attacker has reached memory, and that no process has grown.
 #[track_caller]
-fn is_in_vain(said: &Done) {
+fn is_in_vain(said: &JobOutput) {
     assert_eq!(told(said, "reached"), 0, "{}", said.stdout);
     let held = said.stdout.lines().filter_map(|line| line.rsplit_once("resident=")?.1.parse::<u64>().ok()).max();
     assert!(held.unwrap_or_default() < MOST_KIB, "{}", said.stdout);
@@ -214,13 +214,13 @@ fn foreign_messages_are_distinguished_from_ranks() {
 
 fn serves(scene: Scene) {
     for writes in ["2000", "20000", "200000", "1000000"] {
-        let mut server = Server::start(&format!("-p {} --peers 2 --bytes 64K", scene.provider));
+        let mut server = ServeProcess::start(&format!("-p {} --peers 2 --bytes 64K", scene.provider));
         // The server specifies the fabric, unless the fabric consists of software NICs.
         let cards = if scene.provider == "tcp" { String::new() } else { format!("-p {}", scene.provider) };
-        let peer = Job::start(server.join(&format!("-b 4K -n {writes} --csv - {cards}")));
+        let peer = ProcessGroup::start(server.join(&format!("-b 4K -n {writes} --csv - {cards}")));
         let pids = format!("{},{}", server.0.pid(), peer.pid());
         server.until("writing");
-        let stranger = Job::start(aimed(scene, &pids));
+        let stranger = ProcessGroup::start(aimed(scene, &pids));
         let (done, said) = (peer.finish().expect(0), stranger.finish().expect(0));
         all_verified(&rows(&done.stdout));
         server.0.signal(Signal::SIGINT);

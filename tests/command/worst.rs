@@ -1,9 +1,9 @@
 //! `-p worst`: every program that takes a provider over the worst-case network model, and invalid specifications.
 
-use crate::common::server::{Server, verified};
-use crate::common::{Job, TOO_LONG, clean, ginlab, rows, run, skip};
+use crate::common::server::{ServeProcess, verified};
+use crate::common::{ProcessGroup, TOO_LONG, clean, ginlab, rows, run, skip};
 use ginlab::bootstrap::session::Session;
-use ginlab::cuda::{Device, Place};
+use ginlab::cuda::{Device, MemoryLocation};
 use ginlab::fabric::any::AnyRail;
 use ginlab::fabric::discover::Reach;
 use ginlab::fabric::libfabric::RailOptions;
@@ -52,7 +52,7 @@ fn matrix_verifies_over_worst_network() {
     matrix.arg(folder.path());
     clean(&mut matrix);
     // About 137 runs of 0.3 s of CPU time each.
-    let done = Job::start(matrix).runs(6).finish();
+    let done = ProcessGroup::start(matrix).runs(6).finish();
     let failures = std::fs::read_to_string(folder.path().join("failures.txt")).unwrap_or_default();
     assert!(done.code == 0 && failures.is_empty(), "{}{}{failures}", done.stdout, done.stderr);
     let table = std::fs::read_to_string(folder.path().join("worst.csv")).unwrap();
@@ -78,7 +78,7 @@ fn matrix_verifies_over_worst_network() {
 
 #[test]
 fn peers_join_server_over_worst_network() {
-    let mut server = Server::start("-p worst:seed=3 --peers 2 --bytes 100000 --rails 2 --visits 2");
+    let mut server = ServeProcess::start("-p worst:seed=3 --peers 2 --bytes 100000 --rails 2 --visits 2");
     for args in ["-b 4097 -n 100", "-b 1 -n 7 --window 1"] {
         verified(run(server.join(&format!("{args} --csv -"))));
         assert_eq!(server.until("left")["verified"], "true");
@@ -96,8 +96,8 @@ fn peers_join_server_over_worst_network() {
 /// The queue has space for exactly one window of each peer.
 #[test]
 fn peer_writes_fit_in_small_server_queue() {
-    let server = Server::start("-p worst:seed=5,queue=16 --peers 2 --bytes 4K --rails 2 --visits 2");
-    let both = [(); 2].map(|()| Job::start(server.join("-b 8 -n 500 --window 200 --csv -")));
+    let server = ServeProcess::start("-p worst:seed=5,queue=16 --peers 2 --bytes 4K --rails 2 --visits 2");
+    let both = [(); 2].map(|()| ProcessGroup::start(server.join("-b 8 -n 500 --window 200 --csv -")));
     for job in both {
         let done = job.finish();
         assert!(rows(&done.stdout).iter().all(|row| row.own("window").number() == Some(8.0)), "{done:?}");
@@ -134,7 +134,7 @@ async fn counted(mut visit: Session, writes: u64) -> u64 {
 #[test]
 fn stopped_server_loses_no_writes() {
     let spec = "worst:seed=5,queue=24";
-    let server = Server::start(&format!("-p {spec} --peers 3 --bytes 4K --visits 3"));
+    let server = ServeProcess::start(&format!("-p {spec} --peers 3 --bytes 4K --visits 3"));
     let fabric = Fabric::named(Some(spec), &[]).unwrap();
     let rails = |rank| fabric.choose(1, &RankPlace::alone(rank, Reach::SameHost), RailOptions::default()).unwrap();
     let open = |rank| Flow::new(rails(rank).open().unwrap(), TOO_LONG);
@@ -146,7 +146,8 @@ fn stopped_server_loses_no_writes() {
         }
         server.0.signal(Signal::SIGSTOP);
         for (flow, (_, target, tag, window)) in flows.iter().zip(&peers) {
-            let source = flow.register(Device::Emulated.allocate(Place::Host, 64).unwrap(), Access::SOURCE).unwrap();
+            let source =
+                flow.register(Device::Emulated.allocate(MemoryLocation::Host, 64).unwrap(), Access::SOURCE).unwrap();
             let write = |_| flow.write_with_immediate(&source, 0, target, 0, 8, *tag);
             let writes: Vec<_> = (0..*window).map(write).collect();
             for write in writes {
@@ -164,8 +165,8 @@ fn stopped_server_loses_no_writes() {
 
 #[test]
 fn peers_of_stopped_server_time_out() {
-    let mut server = Server::start("-p worst:seed=5,queue=24 --peers 3 --bytes 4K --visits 3");
-    let stuck = [(); 2].map(|()| Job::start(server.join("-b 8 -n 1000000000 --window 200 -t 3")));
+    let mut server = ServeProcess::start("-p worst:seed=5,queue=24 --peers 3 --bytes 4K --visits 3");
+    let stuck = [(); 2].map(|()| ProcessGroup::start(server.join("-b 8 -n 1000000000 --window 200 -t 3")));
     (0..2).for_each(|_| drop(server.until("writing")));
     server.0.signal(Signal::SIGSTOP);
     // Each peer has sent as many writes as the server has space for.

@@ -5,7 +5,7 @@ use crate::common;
 use std::process::Command;
 
 use crate::common::lab::{self, Lab};
-use crate::common::{Job, Stream, ginlab, run};
+use crate::common::{OutputStream, ProcessGroup, ginlab, run};
 use ginlab::report::Row;
 use nix::sys::signal::{Signal, kill};
 
@@ -121,8 +121,8 @@ fn killed_target_is_named_within_deadline() {
         "write -b 4K -e 4K -n 100000000 --volume 1024G",
         "sendrecv -b 8 -e 8 -n 100000000 --volume 1024G --mode window",
     ] {
-        let mut job = Job::start(ginlab(&format!("{what} -p tcp -r 1000 -t 5 --rails 1")));
-        job.until(Stream::Stderr, "time_us is");
+        let mut job = ProcessGroup::start(ginlab(&format!("{what} -p tcp -r 1000 -t 5 --rails 1")));
+        job.until(OutputStream::Stderr, "time_us is");
         kill(job.rank(1), Signal::SIGKILL).unwrap();
         let done = job.finish().expect(1);
         let text = done.complaint();
@@ -165,7 +165,7 @@ fn slow_rail_is_found_and_named() {
     lab::command(&slow).unwrap();
     let both = |args: &str| {
         let args = format!("write -d emulated -p tcp -n 12 -r 2 --window 4 {args}");
-        let [first, second] = [0, 1].map(|node| Job::start(lab.ginlab(node, &args)));
+        let [first, second] = [0, 1].map(|node| ProcessGroup::start(lab.ginlab(node, &args)));
         [first.finish(), second.finish()]
     };
     let [first, second] = both("--each-rail -b 64K -e 64K --at-least 0.04 --csv -");

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parsers::{PARSERS, Parser, Samples};
-use random::Random;
+use random::XorShift;
 
 /// Number of inputs of each parser in the short test, divided by its slowness.
 const INPUTS: u64 = 300_000;
@@ -83,7 +83,7 @@ fn explained(bytes: usize) -> isize {
     (1 << 20) + 512 * bytes as isize
 }
 
-impl Random {
+impl XorShift {
     fn range(&mut self, length: usize, most: usize) -> std::ops::Range<usize> {
         let start = self.below(length + 1);
         start..(start + self.below(most + 1)).min(length)
@@ -91,7 +91,7 @@ impl Random {
 }
 
 /// Mutates an input in one to four ways.
-fn spoil(input: &mut Vec<u8>, other: &[u8], words: &[&str], random: &mut Random) {
+fn spoil(input: &mut Vec<u8>, other: &[u8], words: &[&str], random: &mut XorShift) {
     const STRANGE: [u8; 10] = [0, 1, 9, 10, 13, b'"', 0x1b, 0x7f, 0x80, 0xff];
     for _ in 0..1 + random.below(4) {
         let at = random.below(input.len() + 1);
@@ -136,7 +136,7 @@ fn samples(parser: &Parser) -> Vec<Vec<u8>> {
 }
 
 /// Generates one input: a mutated sample, or part of a long one that starts at a line.
-fn make(input: &mut Vec<u8>, samples: &[Vec<u8>], words: &[&str], random: &mut Random) {
+fn make(input: &mut Vec<u8>, samples: &[Vec<u8>], words: &[&str], random: &mut XorShift) {
     let sample = &samples[random.below(samples.len())];
     let start = if sample.len() <= LONGEST { 0 } else { random.below(sample.len() - LONGEST / 2) };
     let line = sample[..start].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
@@ -149,7 +149,7 @@ fn make(input: &mut Vec<u8>, samples: &[Vec<u8>], words: &[&str], random: &mut R
 
 /// Runs a parser on `inputs` inputs of this seed. Returns the number that it accepted, or a description of the fault.
 fn chunk(parser: &Parser, samples: &[Vec<u8>], seed: u64, inputs: u64) -> Result<u64, String> {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = XorShift(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let (mut taken, mut input) = (0, Vec::with_capacity(2 * LONGEST));
     for number in 0..inputs {
         make(&mut input, samples, parser.words, &mut random);

@@ -193,7 +193,7 @@ pub const PARSERS: &[Parser] = &[
         words: &["worst:", "model:", ",", "=", "/", "seed=", "18446744073709551616", "1e400", "nan", "-1", "é"],
         parse: |bytes| {
             let text = text(bytes);
-            let spec = text.split_once(',').is_some_and(|(_, words)| card_model::Spec::parse(words).is_ok());
+            let spec = text.split_once(',').is_some_and(|(_, words)| card_model::MachineSpec::parse(words).is_ok());
             !matches!(text.parse::<Fabric>(), Ok(Fabric::Libfabric { .. }) | Err(_)) || spec
         },
         slowness: 100,

@@ -7,7 +7,7 @@ use cuda_std::thread::{block_idx_x, global_timer_ns};
 use ginlab::cuda::Stream;
 
 #[derive(Clone, Copy)]
-struct Refused {
+struct RetryArgs {
     words: Sym<u64>,
     signal: Signal,
     /// Whether the kernel runs until the host has ended the world's waits.
@@ -24,7 +24,7 @@ fn passed(began: u64, ns: u64) -> bool {
 }
 
 /// Makes an invalid call.
-unsafe fn refused(program: Program<Refused>) {
+unsafe fn refused(program: Program<RetryArgs>) {
     let Program { world, args } = program;
     let began = global_timer_ns();
     assert!(world.context(Thread).put(args.words, args.words, world.n_pes()).is_err());
@@ -36,7 +36,7 @@ unsafe fn refused(program: Program<Refused>) {
 }
 
 /// One block waits for another one, which is late.
-unsafe fn waits(program: Program<Refused>) {
+unsafe fn waits(program: Program<RetryArgs>) {
     let Program { world, args } = program;
     let mut line = world.context(Thread);
     let began = global_timer_ns();
@@ -57,7 +57,7 @@ fn rejected_call_does_not_affect_later_launches() {
             let (words, signal) = (world.alloc::<u64>(ranks, 64).unwrap(), world.signals(ranks, 1).unwrap());
             for wanted in 1..=4 {
                 // The report is read while the kernel runs, or after it has ended.
-                let args = Refused { words, signal, stays: wanted % 2 == 1, wanted };
+                let args = RetryArgs { words, signal, stays: wanted % 2 == 1, wanted };
                 let text = if args.stays {
                     launch(world, ranks, refused, (1, 1), args).unwrap_err().to_string()
                 } else {
@@ -107,7 +107,8 @@ fn failed_world_rejects_launches() {
 
 #[test]
 fn world_with_stopped_proxy_rejects_launches() {
-    let options = Options { fault: Some(ginlab::proxy::Fault::Stop(1)), ring_slots: 16, ..emulated(Path::Rails) };
+    let options =
+        WorldOptions { fault: Some(ginlab::proxy::ProxyFault::Stop(1)), ring_slots: 16, ..emulated(PePath::Rails) };
     opened(2, &options, |mut world, ranks| {
         let words = world.alloc::<u64>(ranks, 64).unwrap();
         let signal = world.signals(ranks, 1).unwrap();
@@ -181,22 +182,22 @@ fn collective_series_ends_immediately_after_first_failure() {
     use kernels::collective::puts::COLLECTIVE_PUTS_BLOCK;
     use kernels::collective::stores::{COLLECTIVE_STORES, SIGNALS, WORDS, part_bytes};
     use kernels::collective::words::{COLLECTIVE_WORDS_BLOCK, COLLECTIVE_WORDS_PAIR};
-    use kernels::collective::{ALL_GATHER, CollectiveArgs, F32, SIGNALS_OF_BLOCK, State};
+    use kernels::collective::{ALL_GATHER, BlockCounters, CollectiveKernelArgs, F32, SIGNALS_OF_BLOCK};
 
     // Number of launches. If each of them waited after the failure until it reads the host's word, the time limit would
     // end the process.
     const LAUNCHES: usize = 8000;
     const CHUNK: u64 = 64;
-    let short = |path| Options { timeout: Duration::from_millis(50), ..emulated(path) };
+    let short = |path| WorldOptions { timeout: Duration::from_millis(50), ..emulated(path) };
     let mapped = [COLLECTIVE_WORDS_BLOCK, COLLECTIVE_WORDS_PAIR, COLLECTIVE_PUTS_BLOCK, COLLECTIVE_STORES];
-    let cases = mapped.into_iter().map(|kernel| (Path::NvLink, kernel));
-    for (path, kernel) in cases.chain([(Path::Rails, COLLECTIVE_MESSAGES_BLOCK)]) {
+    let cases = mapped.into_iter().map(|kernel| (PePath::NvLink, kernel));
+    for (path, kernel) in cases.chain([(PePath::Rails, COLLECTIVE_MESSAGES_BLOCK)]) {
         opened(2, &short(path), |mut world, ranks| {
             let pes = u64::from(world.n_pes());
             let device = Device::Emulated;
-            let buffer = |bytes: usize| device.allocate(Place::Device, bytes).unwrap();
-            let (state, queue, times) = (buffer(size_of::<State>()), buffer(WORDS * 8), buffer(16));
-            let args = CollectiveArgs {
+            let buffer = |bytes: usize| device.allocate(MemoryLocation::Device, bytes).unwrap();
+            let (state, queue, times) = (buffer(size_of::<BlockCounters>()), buffer(WORDS * 8), buffer(16));
+            let args = CollectiveKernelArgs {
                 operation: ALL_GATHER,
                 element: F32,
                 flags: 0,

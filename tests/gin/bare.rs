@@ -1,9 +1,9 @@
 //! Messages without bytes among other messages. Each message proves its round, so no round overwrites one that has not
 //! been received.
 
-use super::messages::{Bytes, by_scope, check, fill, late, seed_of, seeds};
+use super::messages::{ByteSums, by_scope, check, fill, late, seed_of, seeds};
 use super::*;
-use kernels::gin::{Parts, World as Here};
+use kernels::gin::{Parts, WorldView};
 use kernels::pattern;
 
 /// Length of the longest message, and distance between messages.
@@ -14,7 +14,7 @@ const LENGTHS: [u16; 7] = [0, 0, 0, 1, 8, 13, 200];
 
 /// The calls that exchange messages.
 #[derive(Clone, Copy, Debug, PartialEq, strum::VariantArray)]
-enum Way {
+enum MessageCall {
     Receive,
     Folded,
     AllToAll,
@@ -31,7 +31,7 @@ struct Lengths {
     to: Sym<u8>,
     /// Number of wrong bytes, by thread, with an increment for each round that its sender had not entered.
     found: Sym<u64>,
-    way: Way,
+    way: MessageCall,
     scope: u32,
     lengths: [u16; ROUNDS],
     /// Rounds that the PEs have entered.
@@ -50,7 +50,7 @@ fn given(args: &Lengths, round: u32, other: u32, pes: u32) -> Sym<u8> {
 }
 
 /// Runs a round by `Exchange`, with parts `step` bytes apart.
-fn exchanged<S: Scope>(world: &Here, scope: S, args: &Lengths, round: u32, step: u32) -> Result<(), Status> {
+fn exchanged<S: Scope>(world: &WorldView, scope: S, args: &Lengths, round: u32, step: u32) -> Result<(), Status> {
     let parts = Parts {
         from: given(args, round, 0, world.pes).offset(),
         from_step: step,
@@ -64,9 +64,9 @@ fn exchanged<S: Scope>(world: &Here, scope: S, args: &Lengths, round: u32, step:
     // the inbox has space.
     unsafe {
         match (step, parts.is_whole(), world.pes) {
-            (0, true, 2) => exchange.folded::<true, true>(round, &plan, &Bytes),
-            (0, true, _) => exchange.folded::<true, false>(round, &plan, &Bytes),
-            (0, false, _) => exchange.folded::<false, false>(round, &plan, &Bytes),
+            (0, true, 2) => exchange.folded::<true, true>(round, &plan, &ByteSums),
+            (0, true, _) => exchange.folded::<true, false>(round, &plan, &ByteSums),
+            (0, false, _) => exchange.folded::<false, false>(round, &plan, &ByteSums),
             (_, true, 2) => exchange.all_to_all::<true, true>(round, &plan),
             (_, true, _) => exchange.all_to_all::<true, false>(round, &plan),
             (_, false, _) => exchange.all_to_all::<false, false>(round, &plan),
@@ -80,12 +80,12 @@ unsafe fn rounds(program: Program<Lengths>) {
         let (me, all, scope) = (world.my_pe(), world.n_pes(), line.scope());
         // SAFETY: the words outlive the grid.
         let entered = unsafe { &*args.entered };
-        let sums = matches!(args.way, Way::Folded | Way::ExchangeFolded);
+        let sums = matches!(args.way, MessageCall::Folded | MessageCall::ExchangeFolded);
         for (number, &length) in args.lengths.iter().enumerate() {
             let (round, length) = (number as u32 + 1, u64::from(length));
             let to = |pe: u32| args.to.slice(u64::from(pe) * MOST, length);
             // An object of blocks for `all_to_all`, one source for all PEs of a sum, and otherwise one source per PE.
-            let block = if args.way == Way::AllToAll { length } else { MOST };
+            let block = if args.way == MessageCall::AllToAll { length } else { MOST };
             let sources = args.from.slice(u64::from((round - 1) * all) * MOST, MOST * u64::from(all));
             for pe in 0..if sums { 1 } else { all } {
                 let seed = seed_of(me, if sums { round } else { round * 8 + pe });
@@ -97,26 +97,28 @@ unsafe fn rounds(program: Program<Lengths>) {
             }
             scope.sync();
             entered[me as usize].store(round.into(), Ordering::Release);
-            if matches!(args.way, Way::Receive | Way::Folded) {
+            if matches!(args.way, MessageCall::Receive | MessageCall::Folded) {
                 for step in 1..all {
                     let pe = (me + step) % all;
                     line.send(args.inbox, round, given(args, round, if sums { 0 } else { pe }, all), pe)?;
                 }
             }
             match args.way {
-                Way::Receive => {
+                MessageCall::Receive => {
                     for step in 1..all {
                         let pe = (me + step) % all;
                         line.receive(args.inbox, round, to(pe), pe)?;
                     }
                 }
-                Way::Folded => line.receive_folded(args.inbox, round, to(0), given(args, round, 0, all), &Bytes)?,
-                Way::AllToAll => {
+                MessageCall::Folded => {
+                    line.receive_folded(args.inbox, round, to(0), given(args, round, 0, all), &ByteSums)?
+                }
+                MessageCall::AllToAll => {
                     let whole = length * u64::from(all);
                     line.all_to_all(args.inbox, round, args.to.slice(0, whole), sources.slice(0, whole))?;
                 }
-                Way::Exchange => exchanged(world, scope, args, round, MOST as u32)?,
-                Way::ExchangeFolded => exchanged(world, scope, args, round, 0)?,
+                MessageCall::Exchange => exchanged(world, scope, args, round, MOST as u32)?,
+                MessageCall::ExchangeFolded => exchanged(world, scope, args, round, 0)?,
             }
             // After a message of this round has been received, its sender must have entered the round.
             if scope.rank() == 0 {
@@ -144,7 +146,13 @@ unsafe fn rounds(program: Program<Lengths>) {
 }
 
 /// Returns the number of failed checks of all PEs.
-fn wrong(count: usize, (scope, block): (u32, u32), options: &Options, way: Way, lengths: [u16; ROUNDS]) -> u64 {
+fn wrong(
+    count: usize,
+    (scope, block): (u32, u32),
+    options: &WorldOptions,
+    way: MessageCall,
+    lengths: [u16; ROUNDS],
+) -> u64 {
     let entered: [AtomicU64; 4] = Default::default();
     let (words, address) = (&entered, &raw const entered as usize);
     let found = pes(count, options, |world, ranks| {
@@ -180,13 +188,13 @@ fn sequence(seed: u64) -> [u16; ROUNDS] {
 fn message_without_bytes_proves_its_round() {
     const SCOPES: [(u32, u32); 3] = [(0, 1), (1, 20), (2, 33)];
     let (mut failed, mut runs) = (Vec::new(), 0);
-    for (seed, &way) in (0..seeds(1)).flat_map(|seed| Way::VARIANTS.iter().map(move |way| (seed, way))) {
+    for (seed, &way) in (0..seeds(1)).flat_map(|seed| MessageCall::VARIANTS.iter().map(move |way| (seed, way))) {
         for (by_rails, count) in [(false, 2), (false, 3), (true, 2), (true, 3)] {
-            if by_rails && matches!(way, Way::Exchange | Way::ExchangeFolded) {
+            if by_rails && matches!(way, MessageCall::Exchange | MessageCall::ExchangeFolded) {
                 continue;
             }
-            let options = if by_rails { late(seed, Rule::Count) } else { emulated(Path::NvLink) };
-            let options = Options { timeout: Duration::from_secs(5), ..options };
+            let options = if by_rails { late(seed, Rule::Count) } else { emulated(PePath::NvLink) };
+            let options = WorldOptions { timeout: Duration::from_secs(5), ..options };
             let scope = SCOPES[runs % SCOPES.len()];
             runs += 1;
             let wrong = wrong(count, scope, &options, way, sequence(seed));
@@ -202,7 +210,7 @@ fn message_without_bytes_proves_its_round() {
 /// Offsets of an exchange's words are 32 bits wide, so larger inboxes would overlap.
 #[test]
 fn exchanges_refuse_inboxes_of_1_gib() {
-    pes(1, &emulated(Path::NvLink), |world, ranks| {
+    pes(1, &emulated(PePath::NvLink), |world, ranks| {
         let (description, small) = (world.description(), world.inbox(ranks, 64).unwrap());
         let with = |capacity| {
             let opened = || {

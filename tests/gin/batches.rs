@@ -1,7 +1,7 @@
 //! Every call that waits first publishes the batch of its context, because it may wait for the answer to a put of that
 //! batch.
 
-use super::messages::Bytes;
+use super::messages::ByteSums;
 use super::*;
 use kernels::gin::{BY_SUM, Counts, Tally};
 
@@ -129,7 +129,7 @@ fn asked(line: &mut Context<Block>, args: &Batched) -> Result<(), Status> {
             for pe in (0..pes as u32).filter(|pe| *pe != me && me != 0) {
                 line.send(args.inbox, 1, from, pe)?;
             }
-            if me == 0 { line.receive_folded(args.inbox, 1, to, from, &Bytes) } else { Ok(()) }
+            if me == 0 { line.receive_folded(args.inbox, 1, to, from, &ByteSums) } else { Ok(()) }
         }),
         Call::AllToAll => {
             in_frame(|| line.all_to_all(args.inbox, 1, args.to.slice(0, 16 * pes), args.from.slice(0, 16 * pes)))
@@ -163,9 +163,9 @@ fn answered(line: &mut Context<Block>, args: &Batched) -> Result<(), Status> {
 
 #[test]
 fn waiting_calls_publish_batches() {
-    let short = Options { timeout: Duration::from_secs(2), ..emulated(Path::Rails) };
+    let short = WorldOptions { timeout: Duration::from_secs(2), ..emulated(PePath::Rails) };
     // PE 1 is reached over rails, or its heap is mapped and another PE is reached over rails.
-    let mixed = Options { path: Path::Auto, node_size: Some(2), ..short.clone() };
+    let mixed = WorldOptions { path: PePath::Auto, node_size: Some(2), ..short.clone() };
     for (count, options) in [(2, short), (4, mixed)] {
         for &call in Call::VARIANTS {
             if count == 4 && !call.publishes_by_mapping() {
@@ -174,7 +174,7 @@ fn waiting_calls_publish_batches() {
             eprintln!("{call:?}, {count} PEs");
             pes(count, &options, |world, ranks| {
                 let all = world.n_pes();
-                let seen = Device::Emulated.allocate(Place::Device, 8 * all as usize).unwrap();
+                let seen = Device::Emulated.allocate(MemoryLocation::Device, 8 * all as usize).unwrap();
                 let arrived = Tally { signals: world.signals(ranks, all).unwrap(), seen: seen.pointer() };
                 let args = Batched {
                     call,

@@ -73,8 +73,8 @@ unsafe fn relay(program: Program<Relay>) {
 
 /// Returns the errors of the PEs with one seed.
 fn errors(mistake: Mistake, seed: u64, rails: usize) -> Vec<String> {
-    let fabric = Fabric::Worst(Spec { seed, delay: 200, ..Spec::default() });
-    let options = Options { fabric, rails, ..emulated(Path::Rails) };
+    let fabric = Fabric::Worst(WorstSpec { seed, delay: 200, ..WorstSpec::default() });
+    let options = WorldOptions { fabric, rails, ..emulated(PePath::Rails) };
     let ends = opened(3, &options, |mut world, ranks| {
         let source = world.alloc::<u64>(ranks, ROUNDS * WORDS).unwrap();
         let slots = world.alloc::<u64>(ranks, 2 * WORDS).unwrap();

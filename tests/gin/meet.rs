@@ -3,7 +3,7 @@
 
 use super::{emulated, launch, pes};
 use cuda_std::thread;
-use ginlab::gin::{Path, Program};
+use ginlab::gin::{PePath, Program};
 use kernels::gin::{Block, Warp};
 
 /// Source line of the calls of [`two_calls`].
@@ -43,7 +43,7 @@ fn diverged_threads_are_named_with_source_lines() {
         (one_leaves, LEAVES, "thread 3 has returned"),
     ];
     for (kernel, lines, said) in kernels {
-        let texts = pes(1, &emulated(Path::NvLink), |world, ranks| {
+        let texts = pes(1, &emulated(PePath::NvLink), |world, ranks| {
             launch(world, ranks, kernel, (1, 20), 0).unwrap_err().to_string()
         });
         let text = &texts[0];

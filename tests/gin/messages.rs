@@ -3,13 +3,13 @@
 use super::*;
 use kernels::gin::Fold;
 use kernels::pattern;
-use kernels::shmem::ShmemArgs;
+use kernels::shmem::ShmemKernelArgs;
 use kernels::shmem::exchange::SHMEM_ALL_TO_ALL_PUTS_BLOCK;
 
 /// Returns options for the worst rails, on which a put may arrive after its sender's next puts.
-pub fn late(seed: u64, rule: Rule) -> Options {
-    let fabric = Fabric::Worst(Spec { seed, longest: 1024, ..Spec::default() });
-    Options { fabric, rule: ginlab::gin::Rule::Proxies(rule), ..emulated(Path::Rails) }
+pub fn late(seed: u64, rule: Rule) -> WorldOptions {
+    let fabric = Fabric::Worst(WorstSpec { seed, longest: 1024, ..WorstSpec::default() });
+    WorldOptions { fabric, rule: ginlab::gin::PutSignalRule::Proxies(rule), ..emulated(PePath::Rails) }
 }
 
 /// Returns the number of runs of each test, with seeds from 1. `GINLAB_SEEDS=200` is a longer run.
@@ -21,7 +21,7 @@ pub fn seeds(least: u64) -> u64 {
 const SCOPES: [(u32, u32); 3] = [(0, 1), (1, 20), (2, 33)];
 
 /// Runs one case for each rule, number of PEs, scope and seed. Fails if any run had wrong bytes.
-fn sweep(least: u64, run: impl Fn(usize, (u32, u32), &Options) -> u64) {
+fn sweep(least: u64, run: impl Fn(usize, (u32, u32), &WorldOptions) -> u64) {
     let (mut failed, mut runs) = (Vec::new(), 0);
     for &rule in Rule::VARIANTS {
         for count in [2, 3] {
@@ -77,7 +77,7 @@ pub fn seed_of(pe: u32, round: u32) -> u64 {
 }
 
 /// Fills an object. Each thread of the scope fills its share.
-pub fn fill<S: Scope>(world: &kernels::gin::World, scope: S, object: Sym<u8>, seed: u64) {
+pub fn fill<S: Scope>(world: &kernels::gin::WorldView, scope: S, object: Sym<u8>, seed: u64) {
     let start = world.local(object);
     for at in (u64::from(scope.rank())..object.len()).step_by(scope.size() as usize) {
         // SAFETY: the byte is in the object, which no other thread accesses now.
@@ -87,7 +87,7 @@ pub fn fill<S: Scope>(world: &kernels::gin::World, scope: S, object: Sym<u8>, se
 
 /// Counts wrong bytes.
 pub fn check<S: Scope>(
-    world: &kernels::gin::World,
+    world: &kernels::gin::WorldView,
     scope: S,
     object: Sym<u8>,
     expected: impl Fn(u64) -> u8,
@@ -186,9 +186,9 @@ unsafe fn all_exchanged(program: Program<Messages>) {
 }
 
 /// Adds bytes separately, without carries between them.
-pub struct Bytes;
+pub struct ByteSums;
 
-impl Fold for Bytes {
+impl Fold for ByteSums {
     type Held = u64;
     fn first(&self, bytes: u64) -> u64 {
         bytes
@@ -213,7 +213,7 @@ unsafe fn summed(program: Program<Messages>) {
             for step in 1..all {
                 line.send(args.inbox, round, own, (me + step) % all)?;
             }
-            line.receive_folded(args.inbox, round, own, own, &Bytes)?;
+            line.receive_folded(args.inbox, round, own, own, &ByteSums)?;
             let sum = |at| (0..all).fold(0u8, |sum, pe| sum.wrapping_add(pattern::byte(seed_of(pe, round), at)));
             check(world, scope, own, sum, args.found);
             scope.sync();
@@ -224,7 +224,7 @@ unsafe fn summed(program: Program<Messages>) {
 }
 
 /// Returns the number of wrong bytes of all PEs.
-fn wrong(count: usize, (scope, block): (u32, u32), options: &Options, case: unsafe fn(Program<Messages>)) -> u64 {
+fn wrong(count: usize, (scope, block): (u32, u32), options: &WorldOptions, case: unsafe fn(Program<Messages>)) -> u64 {
     let found = pes(count, options, |world, ranks| {
         let whole = BYTES * u64::from(world.n_pes());
         let args = Messages {
@@ -268,12 +268,12 @@ fn exchange_by_puts_contains_every_block() {
     let (block, turns) = (64u64, 8u32);
     let (mut failed, runs) = (0, seeds(8));
     for seed in 1..=runs {
-        let fabric = Fabric::Worst(Spec { seed, delay: 4096, longest: 1024, ..Spec::default() });
-        let options = Options { fabric, rails: 1, ..emulated(Path::Rails) };
+        let fabric = Fabric::Worst(WorstSpec { seed, delay: 4096, longest: 1024, ..WorstSpec::default() });
+        let options = WorldOptions { fabric, rails: 1, ..emulated(PePath::Rails) };
         let stale = pes(3, &options, |world, ranks| {
             let all = u64::from(world.n_pes());
-            let times = Device::Emulated.allocate(Place::Device, 64).unwrap();
-            let mut args = ShmemArgs {
+            let times = Device::Emulated.allocate(MemoryLocation::Device, 64).unwrap();
+            let mut args = ShmemKernelArgs {
                 places: 1,
                 step: 0,
                 to_step: 0,
@@ -348,10 +348,10 @@ unsafe fn one_round(program: Program<Turns>) {
 fn rounds_continue_across_launches_and_rings() {
     // According to libfabric's documentation, a source must not change until its completion, even if the target has
     // answered.
-    let slow = Spec { longest: 1024, strict: true, delay: 2000, ..Spec::default() };
-    let strict = Options { fabric: Fabric::Worst(slow), ..late(1, Rule::Count) };
-    for options in [late(1, Rule::Count), late(2, Rule::Own), strict, emulated(Path::NvLink)] {
-        let options = Options { proxies: 2, ..options };
+    let slow = WorstSpec { longest: 1024, strict: true, delay: 2000, ..WorstSpec::default() };
+    let strict = WorldOptions { fabric: Fabric::Worst(slow), ..late(1, Rule::Count) };
+    for options in [late(1, Rule::Count), late(2, Rule::Own), strict, emulated(PePath::NvLink)] {
+        let options = WorldOptions { proxies: 2, ..options };
         let found = pes(2, &options, |world, ranks| {
             let mut args = Turns {
                 from: world.alloc(ranks, 2 * BYTES).unwrap(),

@@ -2,7 +2,7 @@
 
 use super::{emulated, kernel, met_with, pes};
 use ginlab::bootstrap::{self, Bootstrap};
-use ginlab::gin::{GinError, Inbox, Options, Path, Program, Signal, World};
+use ginlab::gin::{GinError, Inbox, PePath, Program, Signal, World, WorldOptions};
 use kernels::gin::{Grid, Thread};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ unsafe fn one_signals_now_and_then(program: Program<NowAndThen>) {
 fn now_and_then(timeout: Duration, pace: (u64, u64)) -> Result<(), GinError> {
     let run = |world: &mut World, ranks: &mut Bootstrap| {
         let (signal, blocks) = (world.signals(ranks, 1).unwrap(), AtomicU64::new(0));
-        let own = kernels::gin::World { timeout_ns: timeout.as_nanos() as u64, ..world.description() };
+        let own = kernels::gin::WorldView { timeout_ns: timeout.as_nanos() as u64, ..world.description() };
         let program = Program { world: own, args: NowAndThen { signal, blocks: &raw const blocks, pace } };
         world.prepare().unwrap();
         let kernel = kernel("a test's kernel", one_signals_now_and_then);
@@ -63,7 +63,7 @@ fn now_and_then(timeout: Duration, pace: (u64, u64)) -> Result<(), GinError> {
         let mut launch = unsafe { world.device().launch(&kernel, 4, 1, program) }.unwrap();
         world.wait_until(ranks, "a test's kernel", || launch.is_done())
     };
-    pes(1, &emulated(Path::NvLink), run).remove(0)
+    pes(1, &emulated(PePath::NvLink), run).remove(0)
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn sync_without_progress_is_reported() {
 
 /// Emulates a kernel. The host observes only the effects of `step`, which is called every few milliseconds. Runs for
 /// longer than a kernel without progress is allowed to.
-fn goes_on_by(step: impl Fn(&kernels::gin::World, Inbox, u64) + Sync) -> Result<(), GinError> {
-    let options = Options { timeout: Duration::from_millis(50), ..emulated(Path::NvLink) };
+fn goes_on_by(step: impl Fn(&kernels::gin::WorldView, Inbox, u64) + Sync) -> Result<(), GinError> {
+    let options = WorldOptions { timeout: Duration::from_millis(50), ..emulated(PePath::NvLink) };
     let run = |world: &mut World, ranks: &mut Bootstrap| {
         let inbox = world.inbox(ranks, 64).unwrap();
         let words = world.description();
@@ -102,7 +102,7 @@ fn goes_on_by(step: impl Fn(&kernels::gin::World, Inbox, u64) + Sync) -> Result<
 /// Makes progress only by messages, whose words contain the number of their round.
 #[test]
 fn messages_count_as_progress() {
-    let store = |world: &kernels::gin::World, inbox: Inbox, round: u64| {
+    let store = |world: &kernels::gin::WorldView, inbox: Inbox, round: u64| {
         let slot = inbox.offset + round % Inbox::ROUNDS * 2 * inbox.capacity;
         // SAFETY: a word of the heap that no other thread accesses.
         unsafe { world.heap.add(slot as usize).cast::<u64>().write_volatile(round << 32) };
@@ -126,16 +126,16 @@ fn progress_of_other_rank_restarts_kernel_deadlines() {
     static COUNTERS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
     // Ranks report at least every quarter of this.
     let settings =
-        |rank: usize| bootstrap::Options { timeout: TIMEOUT, progress: &COUNTERS[rank], ..Default::default() };
+        |rank: usize| bootstrap::BootstrapOptions { timeout: TIMEOUT, progress: &COUNTERS[rank], ..Default::default() };
     met_with(2, &settings, |mut ranks| {
-        let (mut world, ranks) = (World::open(&mut ranks, &emulated(Path::NvLink)).unwrap(), &mut ranks);
+        let (mut world, ranks) = (World::open(&mut ranks, &emulated(PePath::NvLink)).unwrap(), &mut ranks);
         let signal = world.signals(ranks, 1).unwrap();
         let started = Instant::now();
         while world.my_pe() == 1 && started.elapsed() < 3 * TIMEOUT {
             COUNTERS[1].fetch_add(1, Ordering::Relaxed);
             std::thread::park_timeout(Duration::from_millis(10));
         }
-        let own = kernels::gin::World { timeout_ns: TIMEOUT.as_nanos() as u64, ..world.description() };
+        let own = kernels::gin::WorldView { timeout_ns: TIMEOUT.as_nanos() as u64, ..world.description() };
         world.prepare().unwrap();
         let kernel = kernel("a test's kernel", waits);
         // SAFETY: the signal is of this world, which waits for the grid.

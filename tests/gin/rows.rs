@@ -7,7 +7,7 @@ use ginlab::cuda::Stream;
 use kernels::jacobi::resident::{
     JACOBI_RESIDENT, JACOBI_RESIDENT_RAILS, PLACES, ResidentArgs, row_words, shared_bytes,
 };
-use kernels::jacobi::{EXCHANGE_NONE, Link, NORM_NEVER};
+use kernels::jacobi::{EXCHANGE_NONE, HaloLink, NORM_NEVER};
 
 /// Points of a row, rows of a PE, and threads of a block.
 const COLUMNS: u32 = 20;
@@ -25,14 +25,14 @@ fn iterated(world: &mut World, ranks: &mut Bootstrap, blocks: u32) -> Vec<u32> {
     let [out, halo] = [(); 2].map(|()| [(); 2].map(|()| [(); 2].map(|()| row(ranks))));
     let (signals, rounds) = (world.signals(ranks, 2).unwrap(), world.signals(ranks, 2).unwrap());
     let inbox = world.alloc::<u64>(ranks, PLACES * row_words(THREADS)).unwrap();
-    let buffer = |bytes: usize| device.allocate(Place::Device, bytes).unwrap();
+    let buffer = |bytes: usize| device.allocate(MemoryLocation::Device, bytes).unwrap();
     let points = (ROWS * COLUMNS) as usize;
     let (field, sums, words) =
         (buffer(points * 4), buffer(8), buffer((u64::from(blocks) * PLACES * row_words(THREADS) * 8) as usize));
     let first: Vec<f32> = (0..points).map(|at| ((me as usize * points + at) as f32).sin()).collect();
     field.write(0, &first).unwrap();
-    let link = buffer(size_of::<Link>());
-    let description = Link {
+    let link = buffer(size_of::<HaloLink>());
+    let description = HaloLink {
         world: world.description(),
         peers: [(me + all - 1) % all, (me + 1) % all],
         out,
@@ -84,7 +84,7 @@ fn rows_of_different_iterations_are_not_confused() {
     let (mut failed, mut runs) = (Vec::new(), 0);
     for count in [2, 3] {
         for blocks in [1, 2] {
-            let expected = pes(count, &emulated(Path::NvLink), |world, ranks| iterated(world, ranks, blocks));
+            let expected = pes(count, &emulated(PePath::NvLink), |world, ranks| iterated(world, ranks, blocks));
             for &rule in Rule::VARIANTS {
                 for seed in 1..=messages::seeds(3) {
                     runs += 1;

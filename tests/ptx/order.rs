@@ -5,7 +5,7 @@
 //! Only [`UNORDERED`] is listed by hand. The PTX itself determines which functions store payload, which add to signals,
 //! and whether a thread, a warp or a block does so.
 
-use ptx_text::flow::{FENCE, Function, Scope, Walk, functions};
+use ptx_text::flow::{FENCE, PtxFunction, SignalScope, Walk, functions};
 use std::collections::BTreeSet;
 
 /// A signal's add, as in `signal_op`, `put_signal` and the barrier.
@@ -42,18 +42,18 @@ const UNORDERED: [(&str, usize); 11] = [
 ];
 
 /// Returns, for each add, the backward walk up to a fence.
-fn adds(function: &Function) -> Vec<Walk> {
+fn adds(function: &PtxFunction) -> Vec<Walk> {
     let adds = (0..function.statements.len()).filter(|at| function.is(*at, ADD));
     adds.map(|at| function.back(at, &|at| function.is(at, FENCE))).collect()
 }
 
 /// Returns the backward walk from a fence up to a barrier of the scope.
-fn behind_barrier(function: &Function, fence: usize) -> Walk {
+fn behind_barrier(function: &PtxFunction, fence: usize) -> Walk {
     function.back(fence, &|at| function.is_barrier(at))
 }
 
 /// Returns the violations of the rule in a function.
-fn faults(function: &Function) -> Vec<String> {
+fn faults(function: &PtxFunction) -> Vec<String> {
     let (name, adds) = (&function.name, adds(function));
     let mut faults = Vec::new();
     let unordered = adds.iter().filter(|add| add.met_store).count();
@@ -66,7 +66,7 @@ fn faults(function: &Function) -> Vec<String> {
         ));
     }
     let fences: BTreeSet<usize> = adds.iter().flat_map(|add| add.cuts.iter().copied()).collect();
-    if function.scope != Scope::Thread && fences.iter().any(|fence| behind_barrier(function, *fence).met_store) {
+    if function.scope != SignalScope::Thread && fences.iter().any(|fence| behind_barrier(function, *fence).met_store) {
         faults.push(format!(
             "{name}: no barrier of the {:?} between payload stores and the fence before a signal",
             function.scope
@@ -79,12 +79,12 @@ fn faults(function: &Function) -> Vec<String> {
 }
 
 /// Returns the statements that order this function's adds after payload.
-fn guards(function: &Function) -> BTreeSet<usize> {
+fn guards(function: &PtxFunction) -> BTreeSet<usize> {
     let ordered = adds(function).into_iter().filter(|add| !add.met_store);
     let fences: BTreeSet<usize> = ordered.flat_map(|add| add.cuts).collect();
     let barriers = fences
         .iter()
-        .filter(|_| function.scope != Scope::Thread)
+        .filter(|_| function.scope != SignalScope::Thread)
         .flat_map(|fence| behind_barrier(function, *fence).cuts);
     let barriers: Vec<usize> = barriers.collect();
     fences.into_iter().chain(barriers).collect()
@@ -98,25 +98,25 @@ fn modules() -> impl Iterator<Item = &'static str> {
 #[test]
 fn signal_follows_its_bytes() {
     super::passed::once("signal_follows_its_bytes", &[], || {
-        let all: Vec<Function> = modules().flat_map(functions).collect();
+        let all: Vec<PtxFunction> = modules().flat_map(functions).collect();
         let faults: Vec<String> = all.iter().flat_map(faults).collect();
         assert!(faults.is_empty(), "{faults:#?}");
         // Each scope in each family of kernels must have been checked.
-        let names: Vec<(&str, Scope)> =
+        let names: Vec<(&str, SignalScope)> =
             all.iter().filter(|one| one.any(ADD)).map(|one| (one.name.as_str(), one.scope)).collect();
         for (part, scopes) in [
-            ("shmem_put_signal_", &[Scope::Thread, Scope::Warp, Scope::Block][..]),
-            ("shmem_barrier_", &[Scope::Thread, Scope::Warp, Scope::Block]),
-            ("signal_check_", &[Scope::Thread, Scope::Warp, Scope::Block]),
-            ("data_check::", &[Scope::Thread, Scope::Warp, Scope::Block]),
-            ("collective_messages_", &[Scope::Thread, Scope::Warp, Scope::Block]),
-            ("collective_puts_", &[Scope::Thread, Scope::Warp, Scope::Block]),
-            ("jacobi::exchange::Route::put", &[Scope::Block]),
-            ("jacobi::halo::send", &[Scope::Block]),
-            ("jacobi::pieces::send", &[Scope::Block]),
-            ("jacobi_meet", &[Scope::Block]),
+            ("shmem_put_signal_", &[SignalScope::Thread, SignalScope::Warp, SignalScope::Block][..]),
+            ("shmem_barrier_", &[SignalScope::Thread, SignalScope::Warp, SignalScope::Block]),
+            ("signal_check_", &[SignalScope::Thread, SignalScope::Warp, SignalScope::Block]),
+            ("data_check::", &[SignalScope::Thread, SignalScope::Warp, SignalScope::Block]),
+            ("collective_messages_", &[SignalScope::Thread, SignalScope::Warp, SignalScope::Block]),
+            ("collective_puts_", &[SignalScope::Thread, SignalScope::Warp, SignalScope::Block]),
+            ("jacobi::exchange::Route::put", &[SignalScope::Block]),
+            ("jacobi::halo::send", &[SignalScope::Block]),
+            ("jacobi::pieces::send", &[SignalScope::Block]),
+            ("jacobi_meet", &[SignalScope::Block]),
         ] {
-            let found = |scope: &Scope| names.iter().any(|(name, of)| name.contains(part) && of == scope);
+            let found = |scope: &SignalScope| names.iter().any(|(name, of)| name.contains(part) && of == scope);
             assert!(scopes.iter().all(found), "{part} {scopes:?}: {names:?}");
         }
     });
@@ -124,7 +124,7 @@ fn signal_follows_its_bytes() {
 
 /// Outcome of all mutations of a function: each guard is removed or narrowed.
 #[derive(Default)]
-struct Spoilt {
+struct MutationResult {
     /// Mutated barriers, fences, and adds.
     tried: [usize; 3],
     /// Mutations after which another guard orders the same adds, so the function is still correct.
@@ -133,8 +133,8 @@ struct Spoilt {
     missed: Vec<String>,
 }
 
-impl Spoilt {
-    fn spoil(&mut self, function: &Function) {
+impl MutationResult {
+    fn spoil(&mut self, function: &PtxFunction) {
         let name = &function.name;
         for guard in guards(function) {
             let is_fence = function.is(guard, FENCE);
@@ -168,7 +168,7 @@ impl Spoilt {
 
 /// Returns whether other guards order all that a guard ordered: every walk that it ended must end elsewhere in the
 /// mutant.
-fn is_covered(function: &Function, guard: usize, mutant: &Function) -> bool {
+fn is_covered(function: &PtxFunction, guard: usize, mutant: &PtxFunction) -> bool {
     let ordered: Vec<usize> = (0..function.statements.len())
         .filter(|at| function.is(*at, ADD) && !function.back(*at, &|at| function.is(at, FENCE)).met_store)
         .collect();
@@ -184,7 +184,7 @@ fn is_covered(function: &Function, guard: usize, mutant: &Function) -> bool {
 #[test]
 fn signal_rule_detects_mutations() {
     super::passed::once("signal_rule_detects_mutations", &[], || {
-        let mut spoilt = Spoilt::default();
+        let mut spoilt = MutationResult::default();
         let all = modules().flat_map(functions).filter(|function| function.any(ADD));
         all.for_each(|function| spoilt.spoil(&function));
         assert!(spoilt.missed.is_empty(), "{:#?}", spoilt.missed);
@@ -203,7 +203,7 @@ fn signal_rule_detects_mutations() {
 fn fence_and_signal_after_put_signal_pass() {
     let relay = functions(include_str!("relay.ptx")).remove(0);
     assert_eq!(faults(&relay), Vec::<String>::new());
-    let mut spoilt = Spoilt::default();
+    let mut spoilt = MutationResult::default();
     spoilt.spoil(&relay);
     assert_eq!((spoilt.tried, spoilt.missed), ([2, 2, 1], Vec::new()));
     let covered = [
@@ -225,11 +225,11 @@ fn fence_and_signal_after_put_signal_pass() {
 fn mutation_hidden_by_allowance_is_reported() {
     let mut allowed = functions(&include_str!("relay.ptx").replace("relay", "collective_nodes_relay")).remove(0);
     assert_eq!(faults(&allowed), Vec::<String>::new());
-    let mut spoilt = Spoilt::default();
+    let mut spoilt = MutationResult::default();
     spoilt.spoil(&allowed);
     assert!(spoilt.missed[0].contains("does the line of this kernel in UNORDERED"), "{:?}", spoilt.missed);
     allowed.name = "relay".into();
-    let mut spoilt = Spoilt::default();
+    let mut spoilt = MutationResult::default();
     spoilt.spoil(&allowed);
     assert_eq!(spoilt.missed, Vec::<String>::new());
 }
@@ -245,11 +245,11 @@ fn quiet_fences_preceding_stores() {
         let fences: Vec<usize> = (0..put.statements.len()).filter(|at| put.is(*at, FENCE)).collect();
         for fence in fences {
             let barriers = behind_barrier(put, fence);
-            assert!(put.scope == Scope::Thread || !barriers.met_store, "{name}: no barrier before the fence");
+            assert!(put.scope == SignalScope::Thread || !barriers.met_store, "{name}: no barrier before the fence");
             assert!(put.with(fence, "mov.b32").unfenced() && put.with(fence, "fence.acq_rel.gpu").unfenced(), "{name}");
             let without = |barrier: &usize| behind_barrier(&put.with(*barrier, "mov.b32"), fence).met_store;
             assert!(
-                put.scope == Scope::Thread || barriers.cuts.iter().all(without),
+                put.scope == SignalScope::Thread || barriers.cuts.iter().all(without),
                 "{name}: a barrier that is not needed"
             );
         }

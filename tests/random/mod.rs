@@ -1,9 +1,9 @@
 //! Random numbers for tests, the same on every machine.
 
 /// An xorshift64* generator. The state must not be 0.
-pub struct Random(pub u64);
+pub struct XorShift(pub u64);
 
-impl Random {
+impl XorShift {
     pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

@@ -4,21 +4,21 @@
 //! cargo run -p card_model --example rates
 //! ```
 
-use card_model::{Figures, Nic, Picoseconds};
+use card_model::{Nic, NicTimings, Picoseconds};
 
 /// Time of the CPU per post.
 const POST: Picoseconds = 250_000;
 const WRITES: u64 = 2000;
 
 fn main() {
-    let figures = Figures {
+    let figures = NicTimings {
         line_rate_gbps: 100.0,
         peak_share: 0.97,
         rate_per_rail_mops: 0.8,
         one_way_us: 10.0,
         one_way_spread_us: 2.5,
         mtu_bytes: 8776.0,
-        ..Figures::default()
+        ..NicTimings::default()
     };
     println!("{:>8} {:>10} {:>10}", "bytes", "1 in turn", "64 at once");
     for shift in [6, 10, 14, 18, 22] {

@@ -7,7 +7,7 @@ const PER_MICROSECOND: f64 = 1e6;
 
 /// Timing figures of a NIC, with the unit in each name.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Figures {
+pub struct NicTimings {
     /// Line rate in one direction.
     pub line_rate_gbps: f64,
     /// Fraction of the line rate that the payload of very large writes reaches.
@@ -60,7 +60,7 @@ pub struct Nic {
 impl Nic {
     /// Creates an idle NIC. NICs with the same seed have the same variation.
     #[must_use]
-    pub fn new(figures: impl Into<Figures>, seed: u64) -> Nic {
+    pub fn new(figures: impl Into<NicTimings>, seed: u64) -> Nic {
         let figures = figures.into();
         let picoseconds = |microseconds: f64| (microseconds * PER_MICROSECOND).round() as Picoseconds;
         let bytes_per_second = figures.line_rate_gbps * 1e9 / 8.0 * figures.peak_share;

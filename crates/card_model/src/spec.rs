@@ -1,7 +1,7 @@
 //! Software NICs, described on one line: `name=p5 cards=4 seed=7 line_rate_gbps=100 ...`. Each word is a key with a
 //! value, or only a key. Blanks, commas and semicolons separate words.
 
-use crate::nic::{Figures, draw};
+use crate::nic::{NicTimings, draw};
 use std::fmt;
 
 /// Maximum number of engine threads of a process.
@@ -11,7 +11,7 @@ pub const MOST_THREADS: usize = 16;
 const CARDS: usize = 4;
 /// Default maximum of 64-byte requests per doorbell; no NIC's value is published.
 const MAX_BATCH: u32 = 64;
-/// Size in bytes of a packet of a write, for [`Spec::cut`].
+/// Size in bytes of a packet of a write, for [`MachineSpec::cut`].
 const PACKET: u64 = 8192;
 /// PCI buses of the NICs of a p5.48xlarge, four below each switch.
 const BUSES: [u8; 32] = [
@@ -22,7 +22,7 @@ const BUSES: [u8; 32] = [
 /// An injected fault. The number is that of the work request (or registration) of the process, counted from 1 over all
 /// its NICs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum NicFault {
     /// The bytes of this request arrive, but it never completes.
     Lose(u64),
     /// The last byte of this request does not arrive, and its completion reports success.
@@ -45,11 +45,11 @@ pub enum Fault {
 
 /// The NICs of one machine.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Spec {
+pub struct MachineSpec {
     /// Name in results: that of a profile, or `fast`.
     pub name: String,
     /// Timing figures; `None` for a NIC that is as fast as this machine permits.
-    pub figures: Option<Figures>,
+    pub figures: Option<NicTimings>,
     /// Number of NICs.
     pub cards: usize,
     /// Seed of latencies and order.
@@ -83,16 +83,16 @@ pub struct Spec {
     /// poll takes.
     pub session_lock: bool,
     /// Injected faults.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<NicFault>,
     /// ID of the machine, to simulate a machine other than this one.
     pub host: Option<u64>,
     /// PCI address of all NICs, that of a device of this machine. `None` for the addresses of a p5.48xlarge.
     pub pci: Option<String>,
 }
 
-impl Default for Spec {
-    fn default() -> Spec {
-        Spec {
+impl Default for MachineSpec {
+    fn default() -> MachineSpec {
+        MachineSpec {
             name: "fast".into(),
             figures: None,
             cards: CARDS,
@@ -125,13 +125,13 @@ const KEYS: &str = "cards=1..32, seed=N, reorder=N, depth=N, min-depth=N, receiv
 /// EFA status of a key or range that the peer refuses.
 const BAD_ADDRESS: u32 = 7;
 
-impl Spec {
+impl MachineSpec {
     /// Parses a description.
     ///
     /// # Errors
     /// Returns the invalid word, and the permitted ones.
-    pub fn parse(text: &str) -> Result<Spec, String> {
-        let mut spec = Spec::default();
+    pub fn parse(text: &str) -> Result<MachineSpec, String> {
+        let mut spec = MachineSpec::default();
         spec.add(text)?;
         Ok(spec)
     }
@@ -139,7 +139,7 @@ impl Spec {
     /// Parses further words into this description.
     ///
     /// # Errors
-    /// Returns the same errors as [`Spec::parse`].
+    /// Returns the same errors as [`MachineSpec::parse`].
     pub fn add(&mut self, text: &str) -> Result<(), String> {
         for word in text.split([' ', ',', ';', '\n']).filter(|word| !word.is_empty()) {
             self.word(word).ok_or_else(|| format!("invalid NIC option {word:?}: expected one of {KEYS}"))?;
@@ -167,21 +167,21 @@ impl Spec {
             "unmoved" if value.is_empty() => self.moves = false,
             "trace" if value.is_empty() => self.trace = true,
             "session-lock" if value.is_empty() => self.session_lock = true,
-            "lose" => self.faults.push(Fault::Lose(count()?)),
-            "short" => self.faults.push(Fault::Short(count()?)),
-            "dead" => self.faults.push(Fault::Dead(count()?)),
-            "refuse" => self.faults.push(Fault::Refuse(count()?)),
-            "break" => self.faults.push(Fault::Break(count()?)),
-            "overrun" => self.faults.push(Fault::Overrun(count()?)),
+            "lose" => self.faults.push(NicFault::Lose(count()?)),
+            "short" => self.faults.push(NicFault::Short(count()?)),
+            "dead" => self.faults.push(NicFault::Dead(count()?)),
+            "refuse" => self.faults.push(NicFault::Refuse(count()?)),
+            "break" => self.faults.push(NicFault::Break(count()?)),
+            "overrun" => self.faults.push(NicFault::Overrun(count()?)),
             "max-batch" => self.max_batch = count().filter(|most| *most <= 32767)? as u32,
             "threads" => self.threads = count().filter(|count| *count <= MOST_THREADS as u64)? as usize,
             "counted" => self.counted = number().filter(|begun| *begun < 1 << 31)?,
-            "full" => self.faults.push(Fault::Full(count()?)),
+            "full" => self.faults.push(NicFault::Full(count()?)),
             "fail" => {
                 let (at, status) = value.split_once('/').unwrap_or((value, ""));
                 let status = if status.is_empty() { BAD_ADDRESS } else { status.parse().ok()? };
                 let at = at.parse().ok().filter(|at| *at > 0)?;
-                self.faults.push(Fault::Fail(at, (matches!(status, 1..=15 | 18)).then_some(status)?));
+                self.faults.push(NicFault::Fail(at, (matches!(status, 1..=15 | 18)).then_some(status)?));
             }
             _ => *self.figure(key)? = value.parse().ok().filter(|figure: &f64| figure.is_finite() && *figure >= 0.0)?,
         }
@@ -190,7 +190,7 @@ impl Spec {
 
     /// Returns the figure of this name. The first call allocates all figures.
     fn figure(&mut self, name: &str) -> Option<&mut f64> {
-        let mut unknown = Figures::default();
+        let mut unknown = NicTimings::default();
         let index = fields(&mut unknown).iter().position(|(known, _)| *known == name)?;
         Some(fields(self.figures.get_or_insert_default()).into_iter().nth(index)?.1)
     }
@@ -232,7 +232,7 @@ fn is_pci_address(text: &str) -> bool {
         })
 }
 
-fn fields(figures: &mut Figures) -> [(&'static str, &mut f64); 9] {
+fn fields(figures: &mut NicTimings) -> [(&'static str, &mut f64); 9] {
     [
         ("line_rate_gbps", &mut figures.line_rate_gbps),
         ("peak_share", &mut figures.peak_share),
@@ -246,8 +246,8 @@ fn fields(figures: &mut Figures) -> [(&'static str, &mut f64); 9] {
     ]
 }
 
-impl fmt::Display for Spec {
-    /// Writes all values in the form that [`Spec::parse`] accepts.
+impl fmt::Display for MachineSpec {
+    /// Writes all values in the form that [`MachineSpec::parse`] accepts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "name={} cards={} seed={} reorder={}", self.name, self.cards, self.seed, self.reorder)?;
         write!(f, " depth={} receives={} slow={}", self.depth, self.receives, self.slow)?;
@@ -283,14 +283,14 @@ impl fmt::Display for Spec {
         }
         for fault in &self.faults {
             match fault {
-                Fault::Lose(at) => write!(f, " lose={at}")?,
-                Fault::Short(at) => write!(f, " short={at}")?,
-                Fault::Fail(at, status) => write!(f, " fail={at}/{status}")?,
-                Fault::Dead(at) => write!(f, " dead={at}")?,
-                Fault::Full(at) => write!(f, " full={at}")?,
-                Fault::Refuse(at) => write!(f, " refuse={at}")?,
-                Fault::Break(at) => write!(f, " break={at}")?,
-                Fault::Overrun(at) => write!(f, " overrun={at}")?,
+                NicFault::Lose(at) => write!(f, " lose={at}")?,
+                NicFault::Short(at) => write!(f, " short={at}")?,
+                NicFault::Fail(at, status) => write!(f, " fail={at}/{status}")?,
+                NicFault::Dead(at) => write!(f, " dead={at}")?,
+                NicFault::Full(at) => write!(f, " full={at}")?,
+                NicFault::Refuse(at) => write!(f, " refuse={at}")?,
+                NicFault::Break(at) => write!(f, " break={at}")?,
+                NicFault::Overrun(at) => write!(f, " overrun={at}")?,
             }
         }
         if let Some(mut figures) = self.figures {
@@ -308,17 +308,18 @@ mod tests {
 
     #[test]
     fn formatted_spec_parses_back() {
-        let figures = Figures { line_rate_gbps: 100.0, peak_share: 0.974, one_way_us: 10.0, ..Figures::default() };
+        let figures =
+            NicTimings { line_rate_gbps: 100.0, peak_share: 0.974, one_way_us: 10.0, ..NicTimings::default() };
         let faults = vec![
-            Fault::Lose(3),
-            Fault::Short(5),
-            Fault::Fail(4, 12),
-            Fault::Dead(9),
-            Fault::Full(70),
-            Fault::Break(3),
-            Fault::Overrun(5),
+            NicFault::Lose(3),
+            NicFault::Short(5),
+            NicFault::Fail(4, 12),
+            NicFault::Dead(9),
+            NicFault::Full(70),
+            NicFault::Break(3),
+            NicFault::Overrun(5),
         ];
-        let all = Spec {
+        let all = MachineSpec {
             name: "p5".into(),
             figures: Some(figures),
             cards: 32,
@@ -340,14 +341,17 @@ mod tests {
             host: Some(3),
             pci: Some("0000:af:1f.7".into()),
         };
-        for spec in [Spec::default(), all] {
-            assert_eq!(Spec::parse(&spec.to_string()).as_ref(), Ok(&spec), "{spec}");
+        for spec in [MachineSpec::default(), all] {
+            assert_eq!(MachineSpec::parse(&spec.to_string()).as_ref(), Ok(&spec), "{spec}");
         }
     }
 
     #[test]
     fn long_write_is_cut_between_packets() {
-        let (spec, in_order) = (Spec { reorder: 1, ..Spec::default() }, Spec { reorder: 0, ..Spec::default() });
+        let (spec, in_order) = (
+            MachineSpec { reorder: 1, ..MachineSpec::default() },
+            MachineSpec { reorder: 0, ..MachineSpec::default() },
+        );
         assert_eq!([0, 1, PACKET].map(|bytes| spec.cut(1, bytes)), [0; 3]);
         for bytes in [PACKET + 1, 2 * PACKET, 1 << 20, (1 << 30) + 7] {
             let cuts: std::collections::BTreeSet<u64> = (0..64).map(|n| spec.cut(n, bytes)).collect();
@@ -384,22 +388,22 @@ mod tests {
             "pci=0000:4F:00.0",
             "peak_share=-1",
         ] {
-            let error = Spec::parse(&format!("seed=1,{word}")).map(|spec| spec.to_string()).unwrap_or_default();
+            let error = MachineSpec::parse(&format!("seed=1,{word}")).map(|spec| spec.to_string()).unwrap_or_default();
             assert_eq!(error, "", "{word} was taken");
         }
-        let text = Spec::parse("colour=red").map_or_else(|error| error.to_string(), |spec| spec.to_string());
+        let text = MachineSpec::parse("colour=red").map_or_else(|error| error.to_string(), |spec| spec.to_string());
         assert!(text.starts_with("invalid NIC option \"colour=red\": expected one of cards=1..32, "), "{text}");
     }
 
     #[test]
     fn seed_determines_order() {
         let delays = |seed| {
-            let spec = Spec { seed, ..Spec::default() };
+            let spec = MachineSpec { seed, ..MachineSpec::default() };
             (1..=64).map(|n| spec.delay(n)).collect::<Vec<_>>()
         };
         assert_eq!(delays(5), delays(5));
         assert_ne!(delays(5), delays(6));
         assert!((0..=3).all(|polls| delays(5).contains(&polls)));
-        assert!((1..=64).all(|n| Spec { reorder: 0, ..Spec::default() }.delay(n) == 0));
+        assert!((1..=64).all(|n| MachineSpec { reorder: 0, ..MachineSpec::default() }.delay(n) == 0));
     }
 }

@@ -39,21 +39,21 @@ pub fn copy_folder(from: &Path, to: &Path) -> Result<(), Error> {
 
 /// The exclusive right, among all processes, to use or create the seed: the target directory that others copy to start
 /// from. Held until dropped.
-pub struct Turn {
+pub struct SeedLock {
     /// No build compiles in this directory, so it is complete or absent.
     seed: PathBuf,
     _lock: File,
 }
 
-impl Turn {
+impl SeedLock {
     /// Waits until no other process holds the right.
-    pub fn wait(shared: &Path) -> Result<Turn, Error> {
+    pub fn wait(shared: &Path) -> Result<SeedLock, Error> {
         let place = shared.join("nvptx-seed.lock");
         let failed = |error| Error::Io(place.clone(), error);
         fs::create_dir_all(shared).map_err(failed)?;
         let lock = File::create(&place).map_err(failed)?;
         lock.lock().map_err(failed)?;
-        Ok(Turn { seed: shared.join("nvptx-seed"), _lock: lock })
+        Ok(SeedLock { seed: shared.join("nvptx-seed"), _lock: lock })
     }
 
     /// Returns the seed directory, if it exists.

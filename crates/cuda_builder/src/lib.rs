@@ -23,7 +23,7 @@ mod toolchain;
 pub use error::Error;
 pub use toolchain::Toolchain;
 
-use files::{Turn, assemblies, copy_file, copy_folder, list_files, out_folder, shared_folder};
+use files::{SeedLock, assemblies, copy_file, copy_folder, list_files, out_folder, shared_folder};
 use nested::nested;
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
@@ -139,7 +139,7 @@ impl CudaBuilder {
             // kernels. The first module to be built, over all build scripts, compiles them for all others.
             let mut alone = None;
             if !folder.exists() {
-                let first = Turn::wait(&shared)?;
+                let first = SeedLock::wait(&shared)?;
                 match first.seed() {
                     Some(seed) => copy_folder(seed, &folder)?,
                     None => alone = Some(first),

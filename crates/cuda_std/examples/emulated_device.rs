@@ -2,7 +2,7 @@
 //!
 //! Minimum and median of 21 repeats each, with one worker. On a busy machine, use the minimum.
 
-use cuda_std::emulation::{Grid, monotonic_ns};
+use cuda_std::emulation::{EmulatedGrid, monotonic_ns};
 use cuda_std::{thread, warp};
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ fn each(threads: u32, work: impl Fn() + Sync) -> [f64; 2] {
                     time.store(monotonic_ns() - before, Ordering::Relaxed);
                 }
             };
-            Grid::new(1, threads).workers(1).run(body).expect("runs");
+            EmulatedGrid::new(1, threads).workers(1).run(body).expect("runs");
             time.into_inner() as f64 / TIMES as f64
         })
         .collect();
@@ -63,14 +63,14 @@ fn main() {
     let mut times: Vec<u64> = (0..REPEATS)
         .map(|_| {
             let before = monotonic_ns();
-            Grid::new(1, 256).run(|| ()).expect("runs");
+            EmulatedGrid::new(1, 256).run(|| ()).expect("runs");
             monotonic_ns() - before
         })
         .collect();
     times.sort_unstable();
     println!("launch of 1 x 256, {}, {}", times[0], times[REPEATS / 2]);
 
-    let grid = Grid::new(132, 1024).resident(true).workers(1);
+    let grid = EmulatedGrid::new(132, 1024).resident(true).workers(1);
     let (before, most) = (resident(), AtomicU64::new(0));
     let started = monotonic_ns();
     let all_have_begun = AtomicU64::new(0);

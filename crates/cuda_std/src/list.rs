@@ -6,14 +6,14 @@ use crate::thread::every;
 /// Numbers in the order in which threads happened to append them. Plain data: the host allocates the memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct List {
+pub struct AppendList {
     /// Number of elements.
     pub count: *const Word,
     /// The elements.
     pub numbers: *mut u32,
 }
 
-impl List {
+impl AppendList {
     /// Appends a number.
     ///
     /// # Safety
@@ -47,10 +47,10 @@ mod tests {
     #[test]
     fn every_appended_element_is_stored_once() {
         let (count, mut numbers) = (Word::new(0), [u32::MAX; 96]);
-        let list = List { count: &count, numbers: numbers.as_mut_ptr() };
+        let list = AppendList { count: &count, numbers: numbers.as_mut_ptr() };
         let address = (list.count as usize, list.numbers as usize);
         emulation::run(3, 32, || {
-            let list = List { count: address.0 as *const Word, numbers: address.1 as *mut u32 };
+            let list = AppendList { count: address.0 as *const Word, numbers: address.1 as *mut u32 };
             // SAFETY: the array has space for one number per thread.
             unsafe { list.push(thread::index()) };
         })

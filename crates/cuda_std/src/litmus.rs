@@ -15,7 +15,7 @@ mod host;
 /// Scope of the accesses and of the fence of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Scope {
+pub enum MemoryScope {
     /// `cta`: the threads of a block.
     Block,
     /// `gpu`: the threads of a device.
@@ -27,7 +27,7 @@ pub enum Scope {
 /// Kinds of the two accesses of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Pair {
+pub enum AccessPair {
     /// Two stores.
     WriteWrite,
     /// A store, then a load.
@@ -43,7 +43,7 @@ pub enum Pair {
 /// Order between the accesses of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Order {
+pub enum AccessOrder {
     /// None: relaxed accesses.
     Nothing,
     /// A preceding load is an acquire, and a following store is a release. (If a store precedes a load, the store is a
@@ -54,46 +54,46 @@ pub enum Order {
     /// `fence.sc` between relaxed accesses.
     Sequential,
     /// Loads the first word between two stores. The value of the second store depends on the loaded value. Other pairs
-    /// are ordered as in [`ReleaseAcquire`](Order::ReleaseAcquire).
+    /// are ordered as in [`ReleaseAcquire`](AccessOrder::ReleaseAcquire).
     ReadBack,
 }
 
-impl Scope {
-    /// Returns the scope with this number. Larger numbers are [`Scope::System`].
+impl MemoryScope {
+    /// Returns the scope with this number. Larger numbers are [`MemoryScope::System`].
     #[inline(always)]
-    pub fn of(number: u32) -> Scope {
+    pub fn of(number: u32) -> MemoryScope {
         match number {
-            0 => Scope::Block,
-            1 => Scope::Device,
-            _ => Scope::System,
+            0 => MemoryScope::Block,
+            1 => MemoryScope::Device,
+            _ => MemoryScope::System,
         }
     }
 }
 
-impl Pair {
-    /// Returns the pair with this number. Larger numbers are [`Pair::Write`].
+impl AccessPair {
+    /// Returns the pair with this number. Larger numbers are [`AccessPair::Write`].
     #[inline(always)]
-    pub fn of(number: u32) -> Pair {
+    pub fn of(number: u32) -> AccessPair {
         match number {
-            0 => Pair::WriteWrite,
-            1 => Pair::WriteRead,
-            2 => Pair::ReadWrite,
-            3 => Pair::ReadRead,
-            _ => Pair::Write,
+            0 => AccessPair::WriteWrite,
+            1 => AccessPair::WriteRead,
+            2 => AccessPair::ReadWrite,
+            3 => AccessPair::ReadRead,
+            _ => AccessPair::Write,
         }
     }
 }
 
-impl Order {
-    /// Returns the order with this number. Larger numbers are [`Order::ReadBack`].
+impl AccessOrder {
+    /// Returns the order with this number. Larger numbers are [`AccessOrder::ReadBack`].
     #[inline(always)]
-    pub fn of(number: u32) -> Order {
+    pub fn of(number: u32) -> AccessOrder {
         match number {
-            0 => Order::Nothing,
-            1 => Order::ReleaseAcquire,
-            2 => Order::AcquireRelease,
-            3 => Order::Sequential,
-            _ => Order::ReadBack,
+            0 => AccessOrder::Nothing,
+            1 => AccessOrder::ReleaseAcquire,
+            2 => AccessOrder::AcquireRelease,
+            3 => AccessOrder::Sequential,
+            _ => AccessOrder::ReadBack,
         }
     }
 }
@@ -101,12 +101,12 @@ impl Order {
 /// Executes a pair of accesses to two words. Stores store `values`. Returns the loaded value of each load, and 0 for
 /// each store.
 #[inline(always)]
-pub fn pair(kind: Pair, scope: Scope, order: Order, words: [&Word; 2], values: [u64; 2]) -> [u64; 2] {
+pub fn pair(kind: AccessPair, scope: MemoryScope, order: AccessOrder, words: [&Word; 2], values: [u64; 2]) -> [u64; 2] {
     #[cfg(target_arch = "nvptx64")]
     return match scope {
-        Scope::Block => pair_as!("cta", kind, order, words, values),
-        Scope::Device => pair_as!("gpu", kind, order, words, values),
-        Scope::System => pair_as!("sys", kind, order, words, values),
+        MemoryScope::Block => pair_as!("cta", kind, order, words, values),
+        MemoryScope::Device => pair_as!("gpu", kind, order, words, values),
+        MemoryScope::System => pair_as!("sys", kind, order, words, values),
     };
     #[cfg(not(target_arch = "nvptx64"))]
     {
@@ -117,12 +117,12 @@ pub fn pair(kind: Pair, scope: Scope, order: Order, words: [&Word; 2], values: [
 
 /// Stores to a word: `st.relaxed` of this scope.
 #[inline(always)]
-pub fn store_relaxed(scope: Scope, word: &Word, value: u64) {
+pub fn store_relaxed(scope: MemoryScope, word: &Word, value: u64) {
     #[cfg(target_arch = "nvptx64")]
     match scope {
-        Scope::Block => store_as!("cta", word, value),
-        Scope::Device => store_as!("gpu", word, value),
-        Scope::System => store_as!("sys", word, value),
+        MemoryScope::Block => store_as!("cta", word, value),
+        MemoryScope::Device => store_as!("gpu", word, value),
+        MemoryScope::System => store_as!("sys", word, value),
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
@@ -133,12 +133,12 @@ pub fn store_relaxed(scope: Scope, word: &Word, value: u64) {
 
 /// Loads a word: `ld.relaxed` of this scope.
 #[inline(always)]
-pub fn load_relaxed(scope: Scope, word: &Word) -> u64 {
+pub fn load_relaxed(scope: MemoryScope, word: &Word) -> u64 {
     #[cfg(target_arch = "nvptx64")]
     return match scope {
-        Scope::Block => load_as!("cta", word),
-        Scope::Device => load_as!("gpu", word),
-        Scope::System => load_as!("sys", word),
+        MemoryScope::Block => load_as!("cta", word),
+        MemoryScope::Device => load_as!("gpu", word),
+        MemoryScope::System => load_as!("sys", word),
     };
     #[cfg(not(target_arch = "nvptx64"))]
     {

@@ -24,16 +24,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A 64-bit word that several parties read and write.
-#[cfg(target_arch = "nvptx64")]
 #[repr(transparent)]
 #[derive(Debug, Default)]
-pub struct Word(UnsafeCell<u64>);
-
-/// A 64-bit word that several parties read and write.
-#[cfg(not(target_arch = "nvptx64"))]
-#[repr(transparent)]
-#[derive(Debug, Default)]
-pub struct Word(AtomicU64);
+pub struct Word(#[cfg(target_arch = "nvptx64")] UnsafeCell<u64>, #[cfg(not(target_arch = "nvptx64"))] AtomicU64);
 
 // SAFETY: a `Word` is accessed only through the atomic operations of this module.
 #[cfg(target_arch = "nvptx64")]
@@ -64,16 +57,9 @@ impl Word {
 }
 
 /// A doorbell: 32 bits that device threads store and a NIC reads.
-#[cfg(target_arch = "nvptx64")]
 #[repr(transparent)]
 #[derive(Debug, Default)]
-pub struct Doorbell(UnsafeCell<u32>);
-
-/// A doorbell: 32 bits that device threads store and a NIC reads.
-#[cfg(not(target_arch = "nvptx64"))]
-#[repr(transparent)]
-#[derive(Debug, Default)]
-pub struct Doorbell(AtomicU32);
+pub struct Doorbell(#[cfg(target_arch = "nvptx64")] UnsafeCell<u32>, #[cfg(not(target_arch = "nvptx64"))] AtomicU32);
 
 // SAFETY: a `Doorbell` is accessed only through the atomic operations of this module.
 #[cfg(target_arch = "nvptx64")]

@@ -6,7 +6,7 @@
 
 use efa_queue::request::{self, Head};
 use efa_queue::rules::{doorbell, rung, send_phase, slot};
-use efa_queue::{Local, Request, To};
+use efa_queue::{DecodedRequest, Local, To};
 
 /// Number of slots.
 const DEPTH: u32 = 4;
@@ -25,7 +25,7 @@ fn main() -> Result<(), String> {
         let end = rung(seen, seen, bell, DEPTH, DEPTH).map_err(|why| format!("doorbell {bell}: {why:?}"))?;
         for number in seen..end {
             let words = &queue[slot(number, DEPTH) as usize];
-            let read = Request::decode(words).map_err(|why| format!("request {number}: {why:?}"))?;
+            let read = DecodedRequest::decode(words).map_err(|why| format!("request {number}: {why:?}"))?;
             println!("doorbell {bell}: request {} of {} B, phase {}", read.head.id, read.bytes(), read.head.phase);
         }
         seen = end;

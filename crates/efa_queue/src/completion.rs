@@ -14,7 +14,7 @@
 //! polls the first word until its phase is that of the lap ([`crate::rules::completion_phase`]). It then reads the
 //! other words, after an acquire.
 
-use crate::{Operation, bit};
+use crate::{EfaOperation, bit};
 
 /// Number of words of a 16-byte entry.
 pub const WORDS: usize = 2;
@@ -26,7 +26,7 @@ pub const UNKNOWN: u16 = 0xffff;
 /// Queue of a queue pair that an entry belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Queue {
+pub enum QueueSide {
     /// Send queue: a request has completed.
     Send = 1,
     /// Receive queue: data has arrived.
@@ -35,7 +35,7 @@ pub enum Queue {
 
 /// An entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completion {
+pub enum DecodedCompletion {
     /// A completed request.
     Sent(Sent),
     /// An arrival.
@@ -47,10 +47,10 @@ pub enum Completion {
 pub struct Sent {
     /// ID of the request.
     pub id: u64,
-    /// Hardware status code ([`crate::Status`]).
+    /// Hardware status code ([`crate::CompletionStatus`]).
     pub status: u8,
     /// Operation of the request.
-    pub operation: Operation,
+    pub operation: EfaOperation,
     /// Queue pair that posted the request.
     pub pair: u16,
 }
@@ -62,8 +62,8 @@ pub struct Arrived {
     pub id: u16,
     /// Hardware status code.
     pub status: u8,
-    /// [`Operation::Send`] for a message, [`Operation::Write`] for a write with immediate.
-    pub operation: Operation,
+    /// [`EfaOperation::Send`] for a message, [`EfaOperation::Write`] for a write with immediate.
+    pub operation: EfaOperation,
     /// Queue pair at which the data arrived.
     pub pair: u16,
     /// Length in bytes; a 16-byte entry has only the low 16 bits.
@@ -82,7 +82,7 @@ impl Sent {
     /// Encodes the entry with this phase.
     #[inline(always)]
     pub const fn words(&self, phase: bool) -> [u64; WORDS] {
-        let flags = flags(phase, Queue::Send, self.operation, false, false);
+        let flags = flags(phase, QueueSide::Send, self.operation, false, false);
         let id = self.id;
         [id & 0xffff | first(self.status, flags, self.pair) | (id >> 16 & 0xffff) << 48, id >> 32]
     }
@@ -93,14 +93,14 @@ impl Arrived {
     /// sender's address.
     #[inline(always)]
     pub const fn words(&self, phase: bool) -> [u64; WORDS_32] {
-        let flags = flags(phase, Queue::Receive, self.operation, self.immediate.is_some(), self.unsolicited);
+        let flags = flags(phase, QueueSide::Receive, self.operation, self.immediate.is_some(), self.unsolicited);
         let immediate = match self.immediate {
             Some(immediate) => immediate,
             None => 0,
         };
         // Only writes have the high bits; the entry of a message has the sender's address there.
         let high = match self.operation {
-            Operation::Write => self.length >> 16,
+            EfaOperation::Write => self.length >> 16,
             _ => 0,
         };
         [
@@ -113,7 +113,7 @@ impl Arrived {
 }
 
 #[inline(always)]
-const fn flags(phase: bool, queue: Queue, operation: Operation, immediate: bool, unsolicited: bool) -> u64 {
+const fn flags(phase: bool, queue: QueueSide, operation: EfaOperation, immediate: bool, unsolicited: bool) -> u64 {
     bit(phase, 0) | (queue as u64) << 1 | bit(immediate, 3) | (operation as u64) << 4 | bit(unsolicited, 7)
 }
 
@@ -143,7 +143,7 @@ pub const fn status(first: u64) -> u8 {
 /// Returns whether an entry's first word belongs to an arrival instead of a request.
 #[inline(always)]
 pub const fn is_arrival(first: u64) -> bool {
-    first >> 25 & 3 == Queue::Receive as u64
+    first >> 25 & 3 == QueueSide::Receive as u64
 }
 
 /// Returns the immediate of an arrival, given the entry's first two words.
@@ -152,25 +152,25 @@ pub const fn immediate(first: u64, second: u64) -> Option<u32> {
     if first >> 27 & 1 != 0 { Some((second >> 32) as u32) } else { None }
 }
 
-impl Completion {
+impl DecodedCompletion {
     /// Decodes an entry of 2 or 4 words. Returns `None` if its queue or operation is invalid.
-    pub const fn decode(words: &[u64]) -> Option<Completion> {
+    pub const fn decode(words: &[u64]) -> Option<DecodedCompletion> {
         if words.len() < WORDS {
             return None;
         }
         let head = words[0];
-        let Some(operation) = Operation::of((head >> 28 & 7) as u8) else { return None };
+        let Some(operation) = EfaOperation::of((head >> 28 & 7) as u8) else { return None };
         let pair = (head >> 32) as u16;
         let low = head >> 48;
         match head >> 25 & 3 {
             1 => {
                 let id = head & 0xffff | low << 16 | (words[1] & 0xffff_ffff) << 32;
-                Some(Completion::Sent(Sent { id, status: status(head), operation, pair }))
+                Some(DecodedCompletion::Sent(Sent { id, status: status(head), operation, pair }))
             }
             2 => {
-                let has_high = matches!(operation, Operation::Write) && words.len() >= WORDS_32;
+                let has_high = matches!(operation, EfaOperation::Write) && words.len() >= WORDS_32;
                 let high = if has_high { words[2] & 0xffff } else { 0 };
-                Some(Completion::Arrived(Arrived {
+                Some(DecodedCompletion::Arrived(Arrived {
                     id: id(head),
                     status: status(head),
                     operation,

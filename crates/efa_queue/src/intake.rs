@@ -3,8 +3,8 @@
 //! A NIC polls ([`Intake::poll`]), and checks each request that the doorbell covers ([`Intake::check`] on its first
 //! word, or [`Intake::decode`] on all words). Each violated rule is a [`Refusal`]; the NIC decides what it ends.
 
-use crate::request::{Malformed, Request};
-use crate::rules::{self, Refused};
+use crate::request::{DecodedRequest, Malformed};
+use crate::rules::{self, DoorbellError};
 use core::fmt;
 
 /// Words of a send queue that a NIC polls.
@@ -88,8 +88,8 @@ impl Intake {
         // Several stores to the doorbell may be observed as one, so one observed doorbell may cover up to `depth`.
         match rules::rung(seen, ended, doorbell, depth, depth) {
             Ok(count) => Ok(count),
-            Err(Refused::Back(by)) => Err(Refusal::Back { by, seen }),
-            Err(Refused::Batch(flight) | Refused::Depth(flight)) => Err(Refusal::Depth { flight, depth }),
+            Err(DoorbellError::Back(by)) => Err(Refusal::Back { by, seen }),
+            Err(DoorbellError::Batch(flight) | DoorbellError::Depth(flight)) => Err(Refusal::Depth { flight, depth }),
         }
     }
 
@@ -124,9 +124,9 @@ impl Intake {
     /// # Errors
     /// Returns [`Refusal::Slot`] or [`Refusal::Malformed`] if the words are not this request.
     #[inline]
-    pub fn decode(&self, number: u64, words: &[u64]) -> Result<Request, Refusal> {
+    pub fn decode(&self, number: u64, words: &[u64]) -> Result<DecodedRequest, Refusal> {
         self.check(number, words.first().copied().unwrap_or_default())?;
-        Request::decode(words).map_err(|why| Refusal::Malformed { number, why })
+        DecodedRequest::decode(words).map_err(|why| Refusal::Malformed { number, why })
     }
 }
 

@@ -25,10 +25,10 @@ pub mod request;
 pub mod rules;
 pub mod status;
 
-pub use completion::Completion;
-pub use receive::Receive;
-pub use request::{Request, To};
-pub use status::Status;
+pub use completion::DecodedCompletion;
+pub use receive::ReceivePiece;
+pub use request::{DecodedRequest, To};
+pub use status::CompletionStatus;
 
 // The bytes of a word must be in the order of the hardware.
 const _: () = assert!(cfg!(target_endian = "little"), "the layouts are little-endian");
@@ -36,7 +36,7 @@ const _: () = assert!(cfg!(target_endian = "little"), "the layouts are little-en
 /// Operation of a request, with the value that the hardware uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Operation {
+pub enum EfaOperation {
     /// Sends into a receive of the peer.
     Send = 0,
     /// Reads the peer's registered memory.
@@ -45,13 +45,13 @@ pub enum Operation {
     Write = 2,
 }
 
-impl Operation {
+impl EfaOperation {
     /// Returns the operation with this value, if it exists.
-    pub const fn of(number: u8) -> Option<Operation> {
+    pub const fn of(number: u8) -> Option<EfaOperation> {
         match number {
-            0 => Some(Operation::Send),
-            1 => Some(Operation::Read),
-            2 => Some(Operation::Write),
+            0 => Some(EfaOperation::Send),
+            1 => Some(EfaOperation::Read),
+            2 => Some(EfaOperation::Write),
             _ => None,
         }
     }

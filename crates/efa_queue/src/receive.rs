@@ -14,7 +14,7 @@ pub const WORDS: usize = 2;
 
 /// One piece of a receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Receive {
+pub struct ReceivePiece {
     /// ID returned in the completion.
     pub id: u16,
     /// Address of the buffer.
@@ -29,10 +29,10 @@ pub struct Receive {
     pub last: bool,
 }
 
-impl Receive {
+impl ReceivePiece {
     /// Creates a receive of one piece.
-    pub const fn one(id: u16, address: u64, length: u16, key: u32) -> Receive {
-        Receive { id, address, length, key, first: true, last: true }
+    pub const fn one(id: u16, address: u64, length: u16, key: u32) -> ReceivePiece {
+        ReceivePiece { id, address, length, key, first: true, last: true }
     }
 
     /// Encodes the piece.
@@ -43,12 +43,12 @@ impl Receive {
     }
 
     /// Decodes one piece. Returns `None` if a reserved bit is set.
-    pub const fn decode(words: [u64; WORDS]) -> Option<Receive> {
+    pub const fn decode(words: [u64; WORDS]) -> Option<ReceivePiece> {
         let control = (words[1] >> 32) as u32;
         if control & 0x3f00_0000 != 0 {
             return None;
         }
-        Some(Receive {
+        Some(ReceivePiece {
             id: words[1] as u16,
             address: words[0],
             length: (words[1] >> 16) as u16,

@@ -16,7 +16,7 @@
 //! | 32 | read, write: remote {length, key, address} |
 //! | 48 | read, write: local {length, key, address}, or inline data (128-byte write) |
 
-use crate::{KEY_MASK, Local, Operation, Remote, bit};
+use crate::{EfaOperation, KEY_MASK, Local, Remote, bit};
 
 /// Number of words of a 64-byte request.
 pub const WORDS: usize = 8;
@@ -70,7 +70,7 @@ pub struct Head {
 
 /// Encodes the first four words; the table defines `length`.
 #[inline(always)]
-const fn first_words(head: &Head, operation: Operation, carries: bool, length: u16) -> [u64; 4] {
+const fn first_words(head: &Head, operation: EfaOperation, carries: bool, length: u16) -> [u64; 4] {
     let (has, immediate) = match head.immediate {
         Some(immediate) => (HAS_IMMEDIATE, immediate),
         None => (0, 0),
@@ -97,7 +97,7 @@ const fn pair(length: u32, key: u32) -> u64 {
 
 /// Encodes a read or write between registered memory. Both lengths are `local.length`.
 #[inline(always)]
-const fn remote(head: &Head, operation: Operation, local: Local, remote: u64, key: u32) -> [u64; WORDS] {
+const fn remote(head: &Head, operation: EfaOperation, local: Local, remote: u64, key: u32) -> [u64; WORDS] {
     let [a, b, c, d] = first_words(head, operation, false, 1);
     [a, b, c, d, pair(local.length, key), remote, pair(local.length, local.key & KEY_MASK), local.address]
 }
@@ -105,19 +105,19 @@ const fn remote(head: &Head, operation: Operation, local: Local, remote: u64, ke
 /// Encodes a write of `local` to `address` of the peer under its `key`, with an immediate if the head has one.
 #[inline(always)]
 pub const fn write(head: &Head, local: Local, address: u64, key: u32) -> [u64; WORDS] {
-    remote(head, Operation::Write, local, address, key)
+    remote(head, EfaOperation::Write, local, address, key)
 }
 
 /// Encodes a read of `address` of the peer under its `key`, into `local`.
 #[inline(always)]
 pub const fn read(head: &Head, local: Local, address: u64, key: u32) -> [u64; WORDS] {
-    remote(head, Operation::Read, local, address, key)
+    remote(head, EfaOperation::Read, local, address, key)
 }
 
 /// Encodes a send of one piece.
 #[inline(always)]
 pub const fn send(head: &Head, piece: Local) -> [u64; WORDS] {
-    let [a, b, c, d] = first_words(head, Operation::Send, false, 1);
+    let [a, b, c, d] = first_words(head, EfaOperation::Send, false, 1);
     [a, b, c, d, pair(piece.length, piece.key & KEY_MASK), piece.address, 0, 0]
 }
 
@@ -137,7 +137,7 @@ pub const fn wide(words: [u64; WORDS]) -> [u64; WORDS_128] {
 /// them must be 0.
 #[inline(always)]
 pub const fn write_inline_128(head: &Head, bytes: [u64; 10], length: u16, address: u64, key: u32) -> [u64; WORDS_128] {
-    let [a, b, c, d] = first_words(head, Operation::Write, true, length);
+    let [a, b, c, d] = first_words(head, EfaOperation::Write, true, length);
     behind([a, b, c, d, pair(length as u32, key), address, 0, 0], bytes, 6)
 }
 
@@ -155,18 +155,18 @@ const fn behind(words: [u64; WORDS], bytes: [u64; 10], at: usize) -> [u64; WORDS
 
 /// A decoded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct DecodedRequest {
     /// Operation of the request.
-    pub operation: Operation,
+    pub operation: EfaOperation,
     /// ID, phase and destination.
     pub head: Head,
     /// Data of the request.
-    pub body: Body,
+    pub body: RequestData,
 }
 
 /// Location of a request's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum RequestData {
     /// A send: the pieces in order, and their number. The remaining ones are empty.
     Pieces([Local; SEND_PIECES], usize),
     /// A send with inline data: the words, and the number of bytes.
@@ -177,8 +177,8 @@ pub enum Body {
     CarriedTo([u64; 10], usize, Remote),
 }
 
-/// Reason why words are not a valid request. The hardware reports [`crate::Status::UnsupportedOperation`] or puts the
-/// queue pair in error.
+/// Reason why words are not a valid request. The hardware reports [`crate::CompletionStatus::UnsupportedOperation`] or
+/// puts the queue pair in error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// The bit that marks a request, `first` or `last` is not set.
@@ -203,12 +203,12 @@ pub const fn phase(first: u64) -> bool {
     first >> 24 & PHASE as u64 != 0
 }
 
-impl Request {
+impl DecodedRequest {
     /// Decodes a request of 8 or 16 words.
     ///
     /// # Errors
     /// Returns [`Malformed`] if the words are not a valid request.
-    pub const fn decode(words: &[u64]) -> Result<Request, Malformed> {
+    pub const fn decode(words: &[u64]) -> Result<DecodedRequest, Malformed> {
         if words.len() != WORDS && words.len() != WORDS_128 {
             return Err(Malformed::NotARequest);
         }
@@ -217,7 +217,7 @@ impl Request {
         if control & META == 0 || second & marks != marks {
             return Err(Malformed::NotARequest);
         }
-        let Some(operation) = Operation::of(control & 0xf) else {
+        let Some(operation) = EfaOperation::of(control & 0xf) else {
             return Err(Malformed::Operation(control & 0xf));
         };
         // The byte of hints has two bits, and the next byte none. Six bytes between the queue key and the high ID are
@@ -239,7 +239,7 @@ impl Request {
         };
         let length = (words[0] >> 48) as u16;
         match body(words, operation, control & CARRIES != 0, length) {
-            Ok(body) => Ok(Request { operation, head, body }),
+            Ok(body) => Ok(DecodedRequest { operation, head, body }),
             Err(malformed) => Err(malformed),
         }
     }
@@ -252,21 +252,21 @@ impl Request {
     /// Returns the number of bytes that the request moves.
     pub const fn bytes(&self) -> u64 {
         match self.body {
-            Body::Pieces(pieces, _) => pieces[0].length as u64 + pieces[1].length as u64,
-            Body::Carried(_, length) | Body::CarriedTo(_, length, _) => length as u64,
-            Body::Memory(local, _) => local.length as u64,
+            RequestData::Pieces(pieces, _) => pieces[0].length as u64 + pieces[1].length as u64,
+            RequestData::Carried(_, length) | RequestData::CarriedTo(_, length, _) => length as u64,
+            RequestData::Memory(local, _) => local.length as u64,
         }
     }
 }
 
-const fn body(words: &[u64], operation: Operation, carries: bool, length: u16) -> Result<Body, Malformed> {
+const fn body(words: &[u64], operation: EfaOperation, carries: bool, length: u16) -> Result<RequestData, Malformed> {
     let is_wide = words.len() == WORDS_128;
-    let is_send = matches!(operation, Operation::Send);
+    let is_send = matches!(operation, EfaOperation::Send);
     if carries {
         let room = match (is_send, is_wide) {
             (true, false) => INLINE,
             (true, true) => INLINE_128,
-            (false, true) if matches!(operation, Operation::Write) => INLINE_128,
+            (false, true) if matches!(operation, EfaOperation::Write) => INLINE_128,
             _ => return Err(Malformed::Carried(length)),
         };
         if length as usize > room {
@@ -280,11 +280,11 @@ const fn body(words: &[u64], operation: Operation, carries: bool, length: u16) -
             index += 1;
         }
         if is_send {
-            return Ok(Body::Carried(bytes, length as usize));
+            return Ok(RequestData::Carried(bytes, length as usize));
         }
         let to = there(words);
         return if to.length == length as u32 {
-            Ok(Body::CarriedTo(bytes, length as usize, to))
+            Ok(RequestData::CarriedTo(bytes, length as usize, to))
         } else {
             Err(Malformed::Lengths(length as u32, to.length))
         };
@@ -303,10 +303,10 @@ const fn body(words: &[u64], operation: Operation, carries: bool, length: u16) -
             };
             index += 1;
         }
-        return Ok(Body::Pieces(pieces, length as usize));
+        return Ok(RequestData::Pieces(pieces, length as usize));
     }
     match here(words, 6) {
-        Ok(local) if local.length == there(words).length => Ok(Body::Memory(local, there(words))),
+        Ok(local) if local.length == there(words).length => Ok(RequestData::Memory(local, there(words))),
         Ok(local) => Err(Malformed::Lengths(local.length, there(words).length)),
         Err(malformed) => Err(malformed),
     }

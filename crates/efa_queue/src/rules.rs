@@ -47,7 +47,7 @@ pub const fn doorbell(count: u64) -> u32 {
 
 /// Reason why a doorbell is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum DoorbellError {
     /// The doorbell decreased; contains the difference.
     Back(u32),
     /// More than `max_batch` requests per doorbell; contains their number.
@@ -63,20 +63,20 @@ pub enum Refused {
 /// therefore passes `depth` as `max_batch`, and checks for requests that are written too far ahead ([`is_written`]).
 ///
 /// # Errors
-/// Returns [`Refused`] if the doorbell violates a rule.
-pub const fn rung(seen: u64, ended: u64, doorbell: u32, depth: u32, max_batch: u32) -> Result<u64, Refused> {
+/// Returns [`DoorbellError`] if the doorbell violates a rule.
+pub const fn rung(seen: u64, ended: u64, doorbell: u32, depth: u32, max_batch: u32) -> Result<u64, DoorbellError> {
     let new = (doorbell as u16).wrapping_sub(seen as u16);
     if new as i16 <= 0 && new != 0 {
         // An increment of `DEEPEST` itself looks like a decrease, but no batch is that large.
-        return Err(Refused::Back(new.wrapping_neg() as u32));
+        return Err(DoorbellError::Back(new.wrapping_neg() as u32));
     }
     // With duplicate completions (injected fault), more requests may have ended than were seen.
     let flight = seen.saturating_sub(ended) as u32 + new as u32;
     if new as u32 > max_batch {
-        return Err(Refused::Batch(new as u32));
+        return Err(DoorbellError::Batch(new as u32));
     }
     if flight > depth {
-        return Err(Refused::Depth(flight));
+        return Err(DoorbellError::Depth(flight));
     }
     Ok(seen + new as u64)
 }

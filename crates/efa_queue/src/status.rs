@@ -1,9 +1,9 @@
 //! Completion status codes of the hardware.
 
-/// Completion status. The names are short, for use in messages; [`Status::text`] explains them.
+/// Completion status. The names are short, for use in messages; [`CompletionStatus::text`] explains them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Status {
+pub enum CompletionStatus {
     /// Success.
     Ok = 0,
     /// The queue pair was destroyed or put in error.
@@ -40,33 +40,33 @@ pub enum Status {
     FeatureMismatch = 18,
 }
 
-impl Status {
+impl CompletionStatus {
     /// All statuses in ascending order.
-    pub const ALL: [Status; 17] = [
-        Status::Ok,
-        Status::Flushed,
-        Status::QueuePair,
-        Status::UnsupportedOperation,
-        Status::AddressHandle,
-        Status::LocalKey,
-        Status::LocalLength,
-        Status::RemoteAddress,
-        Status::RemoteAborted,
-        Status::RemoteQueuePair,
-        Status::ReceiverNotReady,
-        Status::RemoteLength,
-        Status::RemoteStatus,
-        Status::Unresponsive,
-        Status::UnknownPeer,
-        Status::Unreachable,
-        Status::FeatureMismatch,
+    pub const ALL: [CompletionStatus; 17] = [
+        CompletionStatus::Ok,
+        CompletionStatus::Flushed,
+        CompletionStatus::QueuePair,
+        CompletionStatus::UnsupportedOperation,
+        CompletionStatus::AddressHandle,
+        CompletionStatus::LocalKey,
+        CompletionStatus::LocalLength,
+        CompletionStatus::RemoteAddress,
+        CompletionStatus::RemoteAborted,
+        CompletionStatus::RemoteQueuePair,
+        CompletionStatus::ReceiverNotReady,
+        CompletionStatus::RemoteLength,
+        CompletionStatus::RemoteStatus,
+        CompletionStatus::Unresponsive,
+        CompletionStatus::UnknownPeer,
+        CompletionStatus::Unreachable,
+        CompletionStatus::FeatureMismatch,
     ];
 
     /// Returns the status of a code, or `None` if it is not defined.
-    pub const fn of(number: u8) -> Option<Status> {
+    pub const fn of(number: u8) -> Option<CompletionStatus> {
         match number {
-            18 => Some(Status::FeatureMismatch),
-            0..=15 => Some(Status::ALL[number as usize]),
+            18 => Some(CompletionStatus::FeatureMismatch),
+            0..=15 => Some(CompletionStatus::ALL[number as usize]),
             _ => None,
         }
     }
@@ -74,46 +74,46 @@ impl Status {
     /// Returns a short name, for result rows and options.
     pub const fn name(self) -> &'static str {
         match self {
-            Status::Ok => "ok",
-            Status::Flushed => "flushed",
-            Status::QueuePair => "queue-pair-error",
-            Status::UnsupportedOperation => "unsupported-operation",
-            Status::AddressHandle => "bad-address-handle",
-            Status::LocalKey => "bad-local-key",
-            Status::LocalLength => "bad-length",
-            Status::RemoteAddress => "bad-remote-address",
-            Status::RemoteAborted => "remote-aborted",
-            Status::RemoteQueuePair => "bad-remote-queue-pair",
-            Status::ReceiverNotReady => "receiver-not-ready",
-            Status::RemoteLength => "remote-bad-length",
-            Status::RemoteStatus => "remote-bad-status",
-            Status::Unresponsive => "unresponsive",
-            Status::UnknownPeer => "unknown-peer",
-            Status::Unreachable => "unreachable",
-            Status::FeatureMismatch => "feature-mismatch",
+            CompletionStatus::Ok => "ok",
+            CompletionStatus::Flushed => "flushed",
+            CompletionStatus::QueuePair => "queue-pair-error",
+            CompletionStatus::UnsupportedOperation => "unsupported-operation",
+            CompletionStatus::AddressHandle => "bad-address-handle",
+            CompletionStatus::LocalKey => "bad-local-key",
+            CompletionStatus::LocalLength => "bad-length",
+            CompletionStatus::RemoteAddress => "bad-remote-address",
+            CompletionStatus::RemoteAborted => "remote-aborted",
+            CompletionStatus::RemoteQueuePair => "bad-remote-queue-pair",
+            CompletionStatus::ReceiverNotReady => "receiver-not-ready",
+            CompletionStatus::RemoteLength => "remote-bad-length",
+            CompletionStatus::RemoteStatus => "remote-bad-status",
+            CompletionStatus::Unresponsive => "unresponsive",
+            CompletionStatus::UnknownPeer => "unknown-peer",
+            CompletionStatus::Unreachable => "unreachable",
+            CompletionStatus::FeatureMismatch => "feature-mismatch",
         }
     }
 
     /// Returns a short explanation.
     pub const fn text(self) -> &'static str {
         match self {
-            Status::Ok => "the request succeeded",
-            Status::Flushed => "the queue pair was destroyed",
-            Status::QueuePair => "the queue pair is in error",
-            Status::UnsupportedOperation => "the NIC does not support this operation",
-            Status::AddressHandle => "the address handle does not belong to this protection domain",
-            Status::LocalKey => "the local key does not cover the bytes",
-            Status::LocalLength => "more bytes than an operation supports",
-            Status::RemoteAddress => "the remote key does not cover the bytes",
-            Status::RemoteAborted => "the peer aborted it",
-            Status::RemoteQueuePair => "the peer has no such queue pair, or it is in error",
-            Status::ReceiverNotReady => "no receive is posted at the peer",
-            Status::RemoteLength => "the receive at the peer is too short",
-            Status::RemoteStatus => "the peer's NIC sent an unexpected answer",
-            Status::Unresponsive => "the peer no longer answers",
-            Status::UnknownPeer => "the peer has no address handle for this NIC",
-            Status::Unreachable => "the peer has never answered",
-            Status::FeatureMismatch => "the peer's NIC lacks a feature",
+            CompletionStatus::Ok => "the request succeeded",
+            CompletionStatus::Flushed => "the queue pair was destroyed",
+            CompletionStatus::QueuePair => "the queue pair is in error",
+            CompletionStatus::UnsupportedOperation => "the NIC does not support this operation",
+            CompletionStatus::AddressHandle => "the address handle does not belong to this protection domain",
+            CompletionStatus::LocalKey => "the local key does not cover the bytes",
+            CompletionStatus::LocalLength => "more bytes than an operation supports",
+            CompletionStatus::RemoteAddress => "the remote key does not cover the bytes",
+            CompletionStatus::RemoteAborted => "the peer aborted it",
+            CompletionStatus::RemoteQueuePair => "the peer has no such queue pair, or it is in error",
+            CompletionStatus::ReceiverNotReady => "no receive is posted at the peer",
+            CompletionStatus::RemoteLength => "the receive at the peer is too short",
+            CompletionStatus::RemoteStatus => "the peer's NIC sent an unexpected answer",
+            CompletionStatus::Unresponsive => "the peer no longer answers",
+            CompletionStatus::UnknownPeer => "the peer has no address handle for this NIC",
+            CompletionStatus::Unreachable => "the peer has never answered",
+            CompletionStatus::FeatureMismatch => "the peer's NIC lacks a feature",
         }
     }
 }

@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
-use efa_queue::request::{self, Body, Head, Malformed, Request, To};
-use efa_queue::rules::{self, Refused};
-use efa_queue::{Completion, Local, Receive};
+use efa_queue::request::{self, DecodedRequest, Head, Malformed, RequestData, To};
+use efa_queue::rules::{self, DoorbellError};
+use efa_queue::{DecodedCompletion, Local, ReceivePiece};
 use proptest::prelude::*;
 
 fn depth() -> impl Strategy<Value = u32> {
@@ -32,11 +32,11 @@ proptest! {
         let bell = if short { bell & 0xffff } else { bell };
         prop_assert_eq!(rules::rung(seen, seen, bell, depth, depth - 1), Ok(seen + u64::from(batch)));
         if batch > 0 {
-            prop_assert_eq!(rules::rung(seen, seen, bell, depth, batch - 1), Err(Refused::Batch(batch)));
+            prop_assert_eq!(rules::rung(seen, seen, bell, depth, batch - 1), Err(DoorbellError::Batch(batch)));
             let back = rules::doorbell(seen.wrapping_sub(u64::from(batch)));
-            prop_assert_eq!(rules::rung(seen, seen, back, depth, depth - 1), Err(Refused::Back(batch)));
+            prop_assert_eq!(rules::rung(seen, seen, back, depth, depth - 1), Err(DoorbellError::Back(batch)));
             let (ended, full) = (seen.saturating_sub(u64::from(depth)), seen + u64::from(batch) - seen.saturating_sub(u64::from(depth)));
-            let too_many = if full > u64::from(depth) { Err(Refused::Depth(full as u32)) } else { Ok(seen + u64::from(batch)) };
+            let too_many = if full > u64::from(depth) { Err(DoorbellError::Depth(full as u32)) } else { Ok(seen + u64::from(batch)) };
             prop_assert_eq!(rules::rung(seen, ended, bell, depth, depth - 1), too_many);
         }
     }
@@ -49,10 +49,10 @@ proptest! {
 
     #[test]
     fn arbitrary_words_decode_without_panic_and_round_trip(words in proptest::collection::vec(any::<u64>(), 0..20)) {
-        let read = Request::decode(&words);
+        let read = DecodedRequest::decode(&words);
         prop_assert!(words.len() == 8 || words.len() == 16 || read == Err(Malformed::NotARequest));
-        let _ = Completion::decode(&words);
-        if let [first, second, ..] = words[..] && let Some(receive) = Receive::decode([first, second]) {
+        let _ = DecodedCompletion::decode(&words);
+        if let [first, second, ..] = words[..] && let Some(receive) = ReceivePiece::decode([first, second]) {
             prop_assert_eq!(receive.words(), [first, second]);
         }
     }
@@ -66,9 +66,13 @@ fn every_wrong_mandatory_bit_is_rejected() {
     for bit in 0..512 {
         let mut bent = words;
         bent[bit / 64] ^= 1 << (bit % 64);
-        match Request::decode(&bent) {
+        match DecodedRequest::decode(&bent) {
             // The decoded request must contain the changed bit: no field is lost.
-            Ok(Request { head, body: Body::Memory(local, there), operation: efa_queue::Operation::Write }) => {
+            Ok(DecodedRequest {
+                head,
+                body: RequestData::Memory(local, there),
+                operation: efa_queue::EfaOperation::Write,
+            }) => {
                 let mut again = request::write(&head, local, there.address, there.key);
                 again[0] = again[0] & !(1 << 28) | bent[0] & 1 << 28;
                 if head.immediate.is_none() {

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
-use efa_queue::completion::{Arrived, Completion, Sent};
-use efa_queue::request::{self, Body, Head, Request, To};
-use efa_queue::{Local, Operation, Receive, Remote, Status, rules};
+use efa_queue::completion::{Arrived, DecodedCompletion, Sent};
+use efa_queue::request::{self, DecodedRequest, Head, RequestData, To};
+use efa_queue::{CompletionStatus, EfaOperation, Local, ReceivePiece, Remote, rules};
 use std::collections::HashMap;
 
 const VECTORS: &str = include_str!("fixtures/vectors.txt");
@@ -91,19 +91,25 @@ fn requests_match_vectors_and_decode_in_every_lap() {
         let small = expected.len() == request::WORDS;
         let operation = line.text("op");
         let (made, body) = match (operation, remote, carried) {
-            ("send", ..) => (request::send(&head, locals[0]).to_vec(), Body::Pieces([locals[0], Local::default()], 1)),
+            ("send", ..) => {
+                (request::send(&head, locals[0]).to_vec(), RequestData::Pieces([locals[0], Local::default()], 1))
+            }
             // These two are only decoded.
-            ("send-two", ..) => (expected.clone(), Body::Pieces([locals[0], locals[1]], 2)),
-            ("send-inline", _, Some((bytes, length))) => (expected.clone(), Body::Carried(bytes, length as usize)),
-            ("write", Some(there), _) => {
-                (request::write(&head, locals[0], there.address, there.key).to_vec(), Body::Memory(locals[0], there))
+            ("send-two", ..) => (expected.clone(), RequestData::Pieces([locals[0], locals[1]], 2)),
+            ("send-inline", _, Some((bytes, length))) => {
+                (expected.clone(), RequestData::Carried(bytes, length as usize))
             }
-            ("read", Some(there), _) => {
-                (request::read(&head, locals[0], there.address, there.key).to_vec(), Body::Memory(locals[0], there))
-            }
+            ("write", Some(there), _) => (
+                request::write(&head, locals[0], there.address, there.key).to_vec(),
+                RequestData::Memory(locals[0], there),
+            ),
+            ("read", Some(there), _) => (
+                request::read(&head, locals[0], there.address, there.key).to_vec(),
+                RequestData::Memory(locals[0], there),
+            ),
             ("write-inline", Some(there), Some((bytes, length))) => {
                 let made = request::write_inline_128(&head, bytes, length, there.address, there.key);
-                (made.to_vec(), Body::CarriedTo(bytes, length as usize, there))
+                (made.to_vec(), RequestData::CarriedTo(bytes, length as usize, there))
             }
             _ => panic!("{}", line.0),
         };
@@ -112,9 +118,9 @@ fn requests_match_vectors_and_decode_in_every_lap() {
             _ => made,
         };
         assert_eq!(made, expected, "{}", line.0);
-        let read = Request::decode(&expected).unwrap();
+        let read = DecodedRequest::decode(&expected).unwrap();
         assert_eq!((read.head, read.body), (head, body), "{}", line.0);
-        assert_eq!((request::phase(expected[0]), Request::asks_for_completion(&expected)), (phase, true));
+        assert_eq!((request::phase(expected[0]), DecodedRequest::asks_for_completion(&expected)), (phase, true));
         let key = (operation.to_string(), expected.len(), phase, head.immediate.is_some());
         *seen.entry(key).or_default() += 1;
     }
@@ -137,9 +143,9 @@ fn receives_have_their_bytes() {
         let bytes = line.locals()[0];
         let (first, last) = (line.hex("first") == 1, line.hex("last") == 1);
         let (id, length) = (line.hex("id") as u16, bytes.length as u16);
-        let receive = Receive { id, address: bytes.address, length, key: bytes.key, first, last };
+        let receive = ReceivePiece { id, address: bytes.address, length, key: bytes.key, first, last };
         assert_eq!(receive.words().to_vec(), line.words(), "{}", line.0);
-        assert_eq!(Receive::decode(receive.words()), Some(receive));
+        assert_eq!(ReceivePiece::decode(receive.words()), Some(receive));
     }
 }
 
@@ -147,26 +153,26 @@ fn receives_have_their_bytes() {
 fn completions_have_their_bytes() {
     for line in Line::all("completion") {
         let (status, pair) = (line.decimal("status") as u8, line.hex("pair") as u16);
-        let operation = Operation::of(line.decimal("operation") as u8).unwrap();
+        let operation = EfaOperation::of(line.decimal("operation") as u8).unwrap();
         let phase = line.hex("phase") == 1;
         let expected = line.words();
         let (made, completion) = if line.text("queue") == "send" {
             let sent = Sent { id: line.hex("id"), status, operation, pair };
-            (sent.words(phase).to_vec(), Completion::Sent(sent))
+            (sent.words(phase).to_vec(), DecodedCompletion::Sent(sent))
         } else {
             let (id, handle, source) = (line.hex("id") as u16, line.hex("handle") as u16, line.hex("source") as u16);
             let (immediate, unsolicited) = (line.immediate(), line.hex("unsolicited") == 1);
             let length = line.hex("length") as u32;
             let arrived = Arrived { id, status, operation, pair, length, handle, source, immediate, unsolicited };
-            (arrived.words(phase).to_vec(), Completion::Arrived(arrived))
+            (arrived.words(phase).to_vec(), DecodedCompletion::Arrived(arrived))
         };
         assert_eq!(made, expected, "{}", line.0);
-        assert_eq!(Completion::decode(&expected), Some(completion), "{}", line.0);
+        assert_eq!(DecodedCompletion::decode(&expected), Some(completion), "{}", line.0);
         let head = expected[0];
-        let is_arrival = matches!(completion, Completion::Arrived(_));
+        let is_arrival = matches!(completion, DecodedCompletion::Arrived(_));
         assert_eq!((efa_queue::completion::phase(head), efa_queue::completion::is_arrival(head)), (phase, is_arrival));
         assert_eq!(efa_queue::completion::status(head), status);
-        assert_eq!(Status::of(status).map(|status| status as u8), Some(status));
+        assert_eq!(CompletionStatus::of(status).map(|status| status as u8), Some(status));
     }
 }
 
@@ -174,19 +180,19 @@ fn completions_have_their_bytes() {
 fn statuses_have_their_numbers() {
     let line = &Line::all("statuses")[0];
     let named = [
-        ("local-key", Status::LocalKey),
-        ("remote-address", Status::RemoteAddress),
-        ("receiver-not-ready", Status::ReceiverNotReady),
-        ("unreachable", Status::Unreachable),
-        ("feature-mismatch", Status::FeatureMismatch),
+        ("local-key", CompletionStatus::LocalKey),
+        ("remote-address", CompletionStatus::RemoteAddress),
+        ("receiver-not-ready", CompletionStatus::ReceiverNotReady),
+        ("unreachable", CompletionStatus::Unreachable),
+        ("feature-mismatch", CompletionStatus::FeatureMismatch),
     ];
     for (name, status) in named {
         assert_eq!(line.decimal(name), status as u64);
     }
-    for status in Status::ALL {
-        assert_eq!(Status::of(status as u8), Some(status));
-        assert_eq!(Status::ALL.iter().filter(|other| other.name() == status.name()).count(), 1);
+    for status in CompletionStatus::ALL {
+        assert_eq!(CompletionStatus::of(status as u8), Some(status));
+        assert_eq!(CompletionStatus::ALL.iter().filter(|other| other.name() == status.name()).count(), 1);
         assert!(!status.text().is_empty());
     }
-    assert_eq!([16, 17, 19, 255].map(Status::of), [None; 4]);
+    assert_eq!([16, 17, 19, 255].map(CompletionStatus::of), [None; 4]);
 }

@@ -16,7 +16,7 @@ pub mod types;
 pub use constants::*;
 pub use info::*;
 pub use library::{
-    CUDA_API_OPTION, Dotted, Library, NEWEST_API, NotFound, OLDEST, VARIABLE, is_settled, library, version,
+    CUDA_API_OPTION, Dotted, LibfabricLibrary, NEWEST_API, NotFound, OLDEST, VARIABLE, is_settled, library, version,
 };
 pub use tables::*;
 pub use types::*;

@@ -41,7 +41,7 @@ pub const NEWEST_API: u32 = version(2, 1);
 /// # Safety
 /// The functions are libfabric's own; the requirements of their manual pages must hold.
 #[derive(Debug)]
-pub struct Library {
+pub struct LibfabricLibrary {
     /// Returns the available interfaces as a list, which [`fi_freeinfo`](Self::fi_freeinfo) frees.
     pub fi_getinfo: unsafe extern "C" fn(
         version: u32,
@@ -67,7 +67,7 @@ pub struct Library {
     path: PathBuf,
 }
 
-impl Library {
+impl LibfabricLibrary {
     /// Returns the version of the library, in the encoding of [`version`].
     #[must_use]
     pub fn version(&self) -> u32 {
@@ -247,14 +247,14 @@ impl fmt::Display for NotFound {
 impl std::error::Error for NotFound {}
 
 /// Loads the first usable candidate. libfabric is loaded only here.
-fn load(asked: Option<OsString>) -> Result<Library, NotFound> {
+fn load(asked: Option<OsString>) -> Result<LibfabricLibrary, NotFound> {
     let candidates = match &asked {
         Some(file) => vec![file.clone()],
         None => USUAL.map(OsString::from).to_vec(),
     };
     let mut tried = Vec::new();
     for candidate in candidates {
-        match Library::open(&candidate) {
+        match LibfabricLibrary::open(&candidate) {
             Ok(library) => return Ok(library),
             Err(why) => tried.push((candidate, why)),
         }
@@ -262,7 +262,7 @@ fn load(asked: Option<OsString>) -> Result<Library, NotFound> {
     Err(NotFound { asked: asked.is_some(), tried })
 }
 
-static LOADED: OnceLock<Result<Library, NotFound>> = OnceLock::new();
+static LOADED: OnceLock<Result<LibfabricLibrary, NotFound>> = OnceLock::new();
 
 /// Returns whether [`library`] was called. Libraries that are loaded with global scope afterwards do not take
 /// precedence over libfabric's own dependencies.
@@ -272,7 +272,7 @@ pub fn is_settled() -> bool {
 }
 
 /// Returns the libfabric of this process, loaded by the first call.
-pub fn library() -> Result<&'static Library, &'static NotFound> {
+pub fn library() -> Result<&'static LibfabricLibrary, &'static NotFound> {
     LOADED.get_or_init(|| load(std::env::var_os(VARIABLE).filter(|file| !file.is_empty()))).as_ref()
 }
 

@@ -9,7 +9,7 @@ pub const FENCE: &str = "fence.acq_rel.sys";
 
 /// The threads whose stores a signal covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum SignalScope {
     /// Only the thread that signals.
     Thread,
     /// The threads of the calling thread's warp.
@@ -20,7 +20,7 @@ pub enum Scope {
 
 /// A function of a module, with its control flow.
 #[derive(Debug)]
-pub struct Function {
+pub struct PtxFunction {
     /// Name in the form of [`short`].
     pub name: String,
     /// The statements in order.
@@ -28,7 +28,7 @@ pub struct Function {
     after: Vec<Vec<usize>>,
     before: Vec<Vec<usize>>,
     /// Threads whose stores the function's signals cover.
-    pub scope: Scope,
+    pub scope: SignalScope,
     /// Indices of statements that store payload: wide plain stores, and calls of functions that store without ordering.
     stores: HashSet<usize>,
     /// Mnemonic of each statement.
@@ -50,7 +50,7 @@ pub struct Walk {
 }
 
 /// Returns the functions of a module.
-pub fn functions(module: &str) -> Vec<Function> {
+pub fn functions(module: &str) -> Vec<PtxFunction> {
     let all = functions_of(module);
     let storing: HashSet<&String> =
         all.iter().filter(|(name, list)| only_stores(name, list)).map(|(name, _)| name).collect();
@@ -58,7 +58,7 @@ pub fn functions(module: &str) -> Vec<Function> {
         .map(|(name, list)| {
             let called = |statement: &str| callee(statement).is_some_and(|name| storing.contains(&short(name)));
             let stores = |at: &usize| called(&list[*at]) || is_payload(&mnemonic(&list[*at]));
-            Function::new(name.clone(), list.clone(), (0..list.len()).filter(stores).collect())
+            PtxFunction::new(name.clone(), list.clone(), (0..list.len()).filter(stores).collect())
         })
         .collect()
 }
@@ -87,8 +87,8 @@ fn callee(statement: &str) -> Option<&str> {
     rest.split([',', ' ', '\t']).find(|word| word.starts_with(|first: char| first.is_alphabetic() || first == '_'))
 }
 
-impl Function {
-    fn new(name: String, statements: Vec<String>, stores: HashSet<usize>) -> Function {
+impl PtxFunction {
+    fn new(name: String, statements: Vec<String>, stores: HashSet<usize>) -> PtxFunction {
         let after = successors(&statements);
         let mut before = vec![Vec::new(); statements.len()];
         for (at, next) in after.iter().enumerate() {
@@ -101,7 +101,7 @@ impl Function {
             written(statement).map(|register| made.entry(register.to_owned()).or_insert(at));
         }
         let mut function =
-            Function { name, statements, after, before, scope, stores, mnemonics, made, ways: HashMap::new() };
+            PtxFunction { name, statements, after, before, scope, stores, mnemonics, made, ways: HashMap::new() };
         function.ways = function.ways_of_the_first();
         function
     }
@@ -119,7 +119,7 @@ impl Function {
     /// Returns whether a statement is a barrier of the scope's threads. A block barrier is also one for its warps.
     pub fn is_barrier(&self, at: usize) -> bool {
         let of_warp = self.is(at, "bar.warp.sync");
-        if self.scope == Scope::Warp { self.is(at, "bar") } else { self.is(at, "bar") && !of_warp }
+        if self.scope == SignalScope::Warp { self.is(at, "bar") } else { self.is(at, "bar") && !of_warp }
     }
 
     /// Walks back from a statement on all paths, up to statements for which `cuts` holds. If only the first thread of
@@ -194,10 +194,10 @@ impl Function {
     }
 
     /// Returns the function with another statement at this index.
-    pub fn with(&self, at: usize, statement: &str) -> Function {
+    pub fn with(&self, at: usize, statement: &str) -> PtxFunction {
         let mut statements = self.statements.clone();
         statements[at] = statement.into();
-        Function::new(self.name.clone(), statements, self.stores.clone())
+        PtxFunction::new(self.name.clone(), statements, self.stores.clone())
     }
 
     /// Returns whether the scope's first thread can get from a payload store to the next clock read without a fence.
@@ -339,17 +339,17 @@ fn successors(statements: &[String]) -> Vec<Vec<usize>> {
 
 /// Returns the scope of a function: the type parameter in its name, or the last parameter of a call that stores, which
 /// is the number of threads that copy. Without either, the end of the name determines it.
-fn scope(name: &str, statements: &[String], stores: &HashSet<usize>) -> Scope {
+fn scope(name: &str, statements: &[String], stores: &HashSet<usize>) -> SignalScope {
     match name.rsplit_once("::scope::") {
-        Some((_, "Thread")) => return Scope::Thread,
-        Some((_, "Warp")) => return Scope::Warp,
-        Some((_, "Block")) => return Scope::Block,
+        Some((_, "Thread")) => return SignalScope::Thread,
+        Some((_, "Warp")) => return SignalScope::Warp,
+        Some((_, "Block")) => return SignalScope::Block,
         _ => {}
     }
     let by_name = || match name {
-        _ if name.ends_with("_thread") => Scope::Thread,
-        _ if name.ends_with("_warp") => Scope::Warp,
-        _ => Scope::Block,
+        _ if name.ends_with("_thread") => SignalScope::Thread,
+        _ if name.ends_with("_warp") => SignalScope::Warp,
+        _ => SignalScope::Block,
     };
     let calls = stores.iter().filter(|at| callee(&statements[**at]).is_some());
     let Some(call) = calls.min() else { return by_name() };
@@ -370,9 +370,9 @@ fn scope(name: &str, statements: &[String], stores: &HashSet<usize>) -> Scope {
         register = converted(register).unwrap_or(register);
     }
     match register {
-        "1" => Scope::Thread,
-        register if made(register).is_some_and(|made| made.contains("%ntid.x")) => Scope::Block,
-        _ => Scope::Warp,
+        "1" => SignalScope::Thread,
+        register if made(register).is_some_and(|made| made.contains("%ntid.x")) => SignalScope::Block,
+        _ => SignalScope::Warp,
     }
 }
 

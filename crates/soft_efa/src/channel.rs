@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 /// A channel. The part visible to C comes first.
 #[repr(C)]
-pub struct Channel {
+pub struct CompletionChannel {
     verbs: UnsafeCell<ibv_comp_channel>,
     /// Events in the kernel driver's format: the address of the queue, in 8 bytes. C may read them directly.
     reader: std::io::PipeReader,
@@ -23,16 +23,16 @@ pub struct Channel {
 
 // SAFETY: C's part is written before the channel is shared, except the count, which is changed atomically. The ends of
 // the pipe are descriptors.
-unsafe impl Sync for Channel {}
+unsafe impl Sync for CompletionChannel {}
 
-impl Channel {
+impl CompletionChannel {
     /// Returns the channel of a C pointer.
     ///
     /// # Safety
     /// `channel` must be null or have been returned by [`ibv_create_comp_channel`], and not be destroyed.
-    pub unsafe fn of<'a>(channel: *mut c_void) -> Option<&'a Channel> {
+    pub unsafe fn of<'a>(channel: *mut c_void) -> Option<&'a CompletionChannel> {
         // SAFETY: the caller guarantees that the pointer is null or valid; the part visible to C is the first member.
-        unsafe { channel.cast::<Channel>().as_ref() }
+        unsafe { channel.cast::<CompletionChannel>().as_ref() }
     }
 
     /// Counts a queue that is created (1) or destroyed (-1) with this channel.
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
         return refuse(Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
     }
     let verbs = UnsafeCell::new(ibv_comp_channel { context, fd: reader.as_raw_fd(), refcnt: 0 });
-    Box::into_raw(Box::new(Channel { verbs, reader, writer })).cast()
+    Box::into_raw(Box::new(CompletionChannel { verbs, reader, writer })).cast()
 }
 
 /// Destroys a channel that no queue uses.
@@ -78,11 +78,13 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     // SAFETY: the caller guarantees that the channel is valid.
-    if unsafe { Channel::of(channel.cast()) }.is_some_and(|channel| channel.count().load(Ordering::Relaxed) > 0) {
+    if unsafe { CompletionChannel::of(channel.cast()) }
+        .is_some_and(|channel| channel.count().load(Ordering::Relaxed) > 0)
+    {
         return libc::EBUSY;
     }
     // SAFETY: the caller guarantees that the channel was made here, from a box, and is no longer used.
-    drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+    drop(unsafe { Box::from_raw(channel.cast::<CompletionChannel>()) });
     0
 }
 
@@ -98,7 +100,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 ) -> c_int {
     let mut event = [0; 8];
     // SAFETY: the caller guarantees that the channel is valid; it is not null.
-    let Some(channel) = (unsafe { Channel::of(channel.cast()) }) else { return -1 };
+    let Some(channel) = (unsafe { CompletionChannel::of(channel.cast()) }) else { return -1 };
     match (&channel.reader).read(&mut event) {
         Ok(8) => {}
         // The writer lives as long as the channel and writes whole events.

@@ -6,13 +6,13 @@ mod reading;
 pub use poll::{flags, opcode};
 
 use crate::abi::*;
-use crate::channel::Channel;
-use crate::context::{Context, refuse};
-use crate::entries::{Entries, Entry, UNKNOWN};
+use crate::channel::CompletionChannel;
+use crate::context::{DeviceContext, refuse};
+use crate::entries::{CompletionEntries, CompletionEntry, UNKNOWN};
 use crate::lap::Lap;
 use crate::locked;
-use crate::pair::Pair;
-use crate::request::Kind;
+use crate::pair::SoftQueuePair;
+use crate::request::RequestKind;
 use crate::status::verbs_status;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -24,13 +24,13 @@ const IDLE: u32 = 32;
 
 /// A completion queue. The part visible to C comes first.
 #[repr(C)]
-pub struct Completions {
+pub struct SoftCompletionQueue {
     verbs: UnsafeCell<ibv_cq_ex>,
     efa: efadv_cq,
-    context: &'static Context,
+    context: &'static DeviceContext,
     /// The completions in memory, once C has requested their address. From then on the C functions also read them
     /// there.
-    entries: OnceLock<Entries>,
+    entries: OnceLock<CompletionEntries>,
     /// Whether C has requested a notification by a function, and the engine has not sent it.
     is_armed: AtomicBool,
     /// Locked from the start of a poll to its end, as in libefa.
@@ -39,11 +39,11 @@ pub struct Completions {
 }
 
 // SAFETY: only the holder of the lock uses the cells; C reads its part within a poll.
-unsafe impl Sync for Completions {}
+unsafe impl Sync for SoftCompletionQueue {}
 
 #[derive(Default)]
 struct Inner {
-    pairs: Vec<*const Pair>,
+    pairs: Vec<*const SoftQueuePair>,
     /// Index of the pair that is polled next.
     next: usize,
     /// Number of consecutive unsuccessful polls.
@@ -52,7 +52,7 @@ struct Inner {
     read: u64,
     /// Set once more unread completions have arrived than the queue has entries.
     overrun: Option<Lap>,
-    current: Entry,
+    current: CompletionEntry,
 }
 
 /// Creates a queue.
@@ -61,12 +61,12 @@ struct Inner {
 /// `context` must be open, and `attributes` must be valid.
 pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
     // SAFETY: the caller guarantees that the context is open and the attributes are valid.
-    let (context, attributes) = unsafe { (Context::of(context), &*attributes) };
+    let (context, attributes) = unsafe { (DeviceContext::of(context), &*attributes) };
     if attributes.comp_mask != 0 {
         return refuse(libc::EOPNOTSUPP);
     }
     // SAFETY: the caller guarantees that the channel is null or valid.
-    if let Some(channel) = unsafe { Channel::of(attributes.channel) } {
+    if let Some(channel) = unsafe { CompletionChannel::of(attributes.channel) } {
         channel.refer(1);
     }
     // SAFETY: the type has only numbers, pointers and optional functions, for all of which zero is a valid value.
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_
     (verbs.context, verbs.cq_context, verbs.cqe) = (context.verbs(), attributes.cq_context, attributes.cqe as c_int);
     verbs.channel = attributes.channel;
     poll::set_functions(&mut verbs);
-    let made = Completions {
+    let made = SoftCompletionQueue {
         verbs: UnsafeCell::new(verbs),
         efa: poll::EFA,
         context,
@@ -93,17 +93,17 @@ pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_cq_from_ibv_cq_ex(queue: *mut ibv_cq_ex) -> *mut efadv_cq {
     // SAFETY: the caller guarantees that the queue is valid; the part visible to C is its first member.
-    unsafe { (&raw const (*queue.cast::<Completions>()).efa).cast_mut() }
+    unsafe { (&raw const (*queue.cast::<SoftCompletionQueue>()).efa).cast_mut() }
 }
 
-impl Completions {
+impl SoftCompletionQueue {
     /// Returns the queue of a C pointer.
     ///
     /// # Safety
     /// `queue` must have been returned by [`create`] and not be destroyed.
-    pub unsafe fn of<'a>(queue: *mut ibv_cq) -> &'a Completions {
+    pub unsafe fn of<'a>(queue: *mut ibv_cq) -> &'a SoftCompletionQueue {
         // SAFETY: the part visible to C is the first member.
-        unsafe { &*queue.cast::<Completions>() }
+        unsafe { &*queue.cast::<SoftCompletionQueue>() }
     }
 
     fn lock(&self) {
@@ -117,7 +117,7 @@ impl Completions {
     }
 
     /// Adds a queue pair that completes here.
-    pub fn attach(&self, pair: *const Pair) {
+    pub fn attach(&self, pair: *const SoftQueuePair) {
         self.lock();
         // SAFETY: the lock is held; the pair is not destroyed before it is detached.
         let pair = unsafe {
@@ -131,7 +131,7 @@ impl Completions {
     }
 
     /// Removes a queue pair before it is destroyed.
-    pub fn detach(&self, pair: *const Pair) {
+    pub fn detach(&self, pair: *const SoftQueuePair) {
         self.lock();
         // SAFETY: the lock is held.
         unsafe { (*self.inner.get()).pairs.retain(|known| *known != pair) };
@@ -175,7 +175,7 @@ impl Completions {
     }
 
     /// Returns the first attached pair. The caller must hold the lock.
-    fn first(&self) -> Option<&Pair> {
+    fn first(&self) -> Option<&SoftQueuePair> {
         // SAFETY: the lock is held, and attached pairs are not destroyed.
         unsafe { (*self.inner.get()).pairs.first().map(|pair| &**pair) }
     }
@@ -190,11 +190,11 @@ impl Completions {
 
     /// Returns the completions in memory, and creates them on the first call. `made` is then called with the first
     /// attached pair, and must have the engine poll the queue.
-    pub fn entries(&self, made: impl FnOnce(Option<&Pair>)) -> std::io::Result<&Entries> {
+    pub fn entries(&self, made: impl FnOnce(Option<&SoftQueuePair>)) -> std::io::Result<&CompletionEntries> {
         self.lock();
         let entries = match self.entries.get() {
             Some(entries) => Ok(entries),
-            None => Entries::new(self.depth(), &self.context.machine.spec)
+            None => CompletionEntries::new(self.depth(), &self.context.machine.spec)
                 .map(|entries| self.entries.get_or_init(|| entries))
                 .inspect(|_| made(self.first())),
         };
@@ -220,7 +220,7 @@ impl Completions {
         moved
     }
 
-    fn fill_locked(&self, entries: &Entries) -> bool {
+    fn fill_locked(&self, entries: &CompletionEntries) -> bool {
         self.drive();
         let mut moved = false;
         while let Some(entry) = self.next() {
@@ -238,7 +238,7 @@ impl Completions {
         // SAFETY: attached pairs are not destroyed.
         let arrives = || inner.pairs.iter().map(|pair| unsafe { &**pair }).filter(|pair| self.is(pair.receives_to()));
         if inner.overrun.is_none() {
-            let waiting: u64 = arrives().map(Pair::waiting).sum();
+            let waiting: u64 = arrives().map(SoftQueuePair::waiting).sum();
             if waiting <= self.depth().into() {
                 return;
             }
@@ -290,7 +290,7 @@ impl Completions {
     }
 
     /// Removes and returns the next completion of the pairs. The caller must hold the lock.
-    fn next(&self) -> Option<Entry> {
+    fn next(&self) -> Option<CompletionEntry> {
         // SAFETY: the caller holds the lock.
         let inner = unsafe { &mut *self.inner.get() };
         for _ in 0..inner.pairs.len() {
@@ -306,14 +306,14 @@ impl Completions {
                 if pair.is_open.load(Ordering::Relaxed) {
                     reading::report_session();
                 }
-                return Some(Entry {
+                return Some(CompletionEntry {
                     wr_id: done.wr_id,
                     status: done.status,
                     kind: done.kind,
                     number: pair.number(),
                     source: u32::MAX,
                     handle: UNKNOWN,
-                    ..Entry::default()
+                    ..CompletionEntry::default()
                 });
             }
             if self.is(pair.receives_to())
@@ -324,11 +324,11 @@ impl Completions {
                     let (from, to, bytes) = (arrival.source, pair.number(), arrival.bytes);
                     eprintln!("soft_efa: {bytes} B from {from} (handle {handle}) have arrived at {to}");
                 }
-                return Some(Entry {
+                return Some(CompletionEntry {
                     wr_id: arrival.wr_id.unwrap_or_default(),
                     status: arrival.status,
                     is_arrival: true,
-                    kind: if arrival.is_write { Kind::Write } else { Kind::Send },
+                    kind: if arrival.is_write { RequestKind::Write } else { RequestKind::Send },
                     bytes: arrival.bytes,
                     immediate: arrival.immediate,
                     number: pair.number(),

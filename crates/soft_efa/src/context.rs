@@ -4,13 +4,13 @@ use crate::abi::*;
 use crate::address::{Gid, handles_name, queue_name, table_name};
 use crate::handles::Handles;
 use crate::locked;
-use crate::machine::{Device, Machine};
-use crate::memory::{self, MOST, Range, Table};
+use crate::machine::{SoftDevice, SoftMachine};
+use crate::memory::{self, KeyTable, MOST, Range};
 use crate::peer::Peers;
-use crate::request::{Kind, Request, SEND_PIECES};
+use crate::request::{PostedRequest, RequestKind, SEND_PIECES};
 use crate::share::Shared;
-use crate::wire::{Times, Wire};
-use card_model::Spec;
+use crate::wire::{DeviceWire, RequestTimes};
+use card_model::MachineSpec;
 use std::ffi::{c_int, c_uint, c_void};
 use std::io;
 use std::mem::offset_of;
@@ -28,20 +28,20 @@ const VENDOR: u32 = 0x1d0f;
 
 /// An open device. The part visible to C comes first; its last member is the `ibv_context` that C receives.
 #[repr(C)]
-pub struct Context {
+pub struct DeviceContext {
     verbs: verbs_context,
     /// Device that this context opened.
-    pub device: &'static Device,
+    pub device: &'static SoftDevice,
     /// Machine of the device.
-    pub machine: &'static Machine,
+    pub machine: &'static SoftMachine,
     /// Index among the contexts of this process.
     pub number: u32,
     /// Registrations of this context.
-    pub table: Table,
+    pub table: KeyTable,
     /// Cache of the peers' queue pairs.
     pub peers: Peers,
     /// Wire over which the requests of this context leave.
-    pub wire: Wire,
+    pub wire: DeviceWire,
     free_keys: Mutex<(usize, Vec<usize>)>,
     /// Address handles of this context.
     pub handles: Handles,
@@ -55,11 +55,11 @@ pub struct Context {
 }
 
 // SAFETY: the part visible to C is written before the context is shared; the rest is protected by locks or atomic.
-unsafe impl Sync for Context {}
+unsafe impl Sync for DeviceContext {}
 
 /// An address handle.
 #[repr(C)]
-pub struct Handle {
+pub struct AddressHandle {
     verbs: ibv_ah,
     /// Address of the device that the handle refers to.
     pub gid: Gid,
@@ -67,7 +67,7 @@ pub struct Handle {
     pub number: u16,
 }
 
-impl Handle {
+impl AddressHandle {
     /// Returns the number of the handle's protection domain.
     pub fn domain(&self) -> u32 {
         // SAFETY: C must keep the domain alive as long as its handles.
@@ -98,14 +98,18 @@ pub struct Calls {
     pub post_recv: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
 }
 
-impl Context {
+impl DeviceContext {
     /// Opens a device.
-    pub fn open(machine: &'static Machine, device: &'static Device, calls: Calls) -> io::Result<*mut ibv_context> {
+    pub fn open(
+        machine: &'static SoftMachine,
+        device: &'static SoftDevice,
+        calls: Calls,
+    ) -> io::Result<*mut ibv_context> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let wire = Wire::common(machine, &device.gid)?;
+        let wire = DeviceWire::common(machine, &device.gid)?;
         let pid = std::process::id() as i32;
-        let table = Table::new(&table_name(&device.gid, pid, number))?;
+        let table = KeyTable::new(&table_name(&device.gid, pid, number))?;
         let handles = Handles::new(&handles_name(&device.gid, pid, number))?;
         // SAFETY: the type has only numbers, pointers and optional functions, for all of which zero is a valid value.
         let mut verbs: verbs_context = unsafe { std::mem::zeroed() };
@@ -126,7 +130,7 @@ impl Context {
         verbs.context.ops.req_notify_cq = Some(calls.req_notify_cq);
         verbs.context.ops.post_send = Some(calls.post_send);
         verbs.context.ops.post_recv = Some(calls.post_recv);
-        let context = Box::leak(Box::new(Context {
+        let context = Box::leak(Box::new(DeviceContext {
             verbs,
             device,
             machine,
@@ -147,11 +151,11 @@ impl Context {
     /// Returns the context of a C pointer.
     ///
     /// # Safety
-    /// `context` must have been returned by [`Context::open`] and not be closed.
-    pub unsafe fn of<'a>(context: *mut ibv_context) -> &'a Context {
+    /// `context` must have been returned by [`DeviceContext::open`] and not be closed.
+    pub unsafe fn of<'a>(context: *mut ibv_context) -> &'a DeviceContext {
         let offset = offset_of!(verbs_context, context);
-        // SAFETY: the pointer is to a member of a `verbs_context`, which is the first member of a `Context`.
-        unsafe { &*context.byte_sub(offset).cast::<Context>() }
+        // SAFETY: the pointer is to a member of a `verbs_context`, which is the first member of a `DeviceContext`.
+        unsafe { &*context.byte_sub(offset).cast::<DeviceContext>() }
     }
 
     /// Returns the pointer that C uses to refer to this context.
@@ -175,8 +179,8 @@ impl Context {
 
     /// Returns the times at which a request that is posted now arrives and is acknowledged, or `None` if the devices
     /// are not timed.
-    pub fn times(&self, request: &Request) -> Option<Times> {
-        if request.kind != Kind::Read {
+    pub fn times(&self, request: &PostedRequest) -> Option<RequestTimes> {
+        if request.kind != RequestKind::Read {
             return self.wire.sends(request.bytes());
         }
         // The bytes of a read leave over the wire of the device whose memory is read. An unknown peer sends no bytes.
@@ -195,7 +199,7 @@ impl Context {
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     let offset = offset_of!(verbs_context, context);
     // SAFETY: `open` leaked the context from a box.
-    let context = unsafe { Box::from_raw(context.byte_sub(offset).cast::<Context>()) };
+    let context = unsafe { Box::from_raw(context.byte_sub(offset).cast::<DeviceContext>()) };
     // Queue pairs that the program has not destroyed are destroyed with their device, as the kernel driver does.
     for number in locked(&context.pairs).iter().flatten() {
         Shared::remove(&queue_name(&context.device.gid, *number));
@@ -210,7 +214,7 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, place: *mut ibv_device_attr) -> c_int {
     // SAFETY: the caller guarantees that the context is open.
-    let spec = &unsafe { Context::of(context) }.machine.spec;
+    let spec = &unsafe { DeviceContext::of(context) }.machine.spec;
     // SAFETY: the type has only numbers, for which zero is a valid value.
     let mut attributes: ibv_device_attr = unsafe { std::mem::zeroed() };
     for (to, from) in attributes.fw_ver.iter_mut().zip(b"0.0.0.0") {
@@ -236,7 +240,7 @@ pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, place: *mut
 /// The table of rdma-core (providers/efa/efa.c) and the kernel driver have 0xefa0 to 0xefa4. libfabric (prov/efa)
 /// treats only 0xefa0 as a device without RDMA write. A p5.48xlarge has 0xefa1, according to the topologies that NCCL
 /// dumps there. aws-ofi-nccl (platform-aws.cpp) takes 0xefa0 to 0xefa2 for devices before p6.
-fn part_of(spec: &Spec) -> u32 {
+fn part_of(spec: &MachineSpec) -> u32 {
     match spec.name.as_str() {
         _ if !spec.writes => 0xefa0,
         "p5en" => 0xefa2,
@@ -269,7 +273,7 @@ pub unsafe extern "C" fn query_port(
         return libc::EINVAL;
     }
     // SAFETY: the caller guarantees that the context is open.
-    let context = unsafe { Context::of(context) };
+    let context = unsafe { DeviceContext::of(context) };
     // SAFETY: the type has only numbers, for which zero is a valid value.
     let mut attributes: ibv_port_attr = unsafe { std::mem::zeroed() };
     attributes.state = IBV_PORT_ACTIVE;
@@ -295,7 +299,7 @@ pub unsafe extern "C" fn query_port(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: the caller guarantees that the context is open.
-    let handle = unsafe { Context::of(context) }.domains.fetch_add(1, Ordering::Relaxed);
+    let handle = unsafe { DeviceContext::of(context) }.domains.fetch_add(1, Ordering::Relaxed);
     Box::into_raw(Box::new(ibv_pd { context, handle }))
 }
 
@@ -342,7 +346,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
         return refuse(libc::EOPNOTSUPP);
     }
     // SAFETY: the caller guarantees that the domain is valid, and its context is open.
-    let context = unsafe { Context::of((*domain).context) };
+    let context = unsafe { DeviceContext::of((*domain).context) };
     if length == 0 || start.checked_add(length as u64).is_none() {
         return refuse(libc::EINVAL);
     }
@@ -392,7 +396,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(registration: *mut ibv_mr) -> c_int {
     // used.
     let registration = unsafe { Box::from_raw(registration) };
     // SAFETY: C must not close a context that has registrations.
-    let context = unsafe { Context::of(registration.context) };
+    let context = unsafe { DeviceContext::of(registration.context) };
     if let Some(index) = context.table.remove(registration.rkey) {
         locked(&context.free_keys).1.push(index);
     }
@@ -406,7 +410,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(registration: *mut ibv_mr) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_ah(domain: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the caller guarantees that both pointers are valid; a GID is bytes in any case.
-    let (context, gid) = unsafe { (Context::of((*domain).context), (*attributes).grh.dgid.raw) };
+    let (context, gid) = unsafe { (DeviceContext::of((*domain).context), (*attributes).grh.dgid.raw) };
     // Locks the owners before the handles' version changes: a thread that sees the new version then searches the
     // owners.
     let mut owners = locked(&context.owners);
@@ -415,7 +419,7 @@ pub unsafe extern "C" fn ibv_create_ah(domain: *mut ibv_pd, attributes: *mut ibv
     owners.push((number, unsafe { (*domain).handle }, gid));
     drop(owners);
     let verbs = ibv_ah { context: context.verbs(), pd: domain, handle: u32::from(number) };
-    Box::into_raw(Box::new(Handle { verbs, gid, number })).cast()
+    Box::into_raw(Box::new(AddressHandle { verbs, gid, number })).cast()
 }
 
 /// Destroys an address handle.
@@ -425,9 +429,9 @@ pub unsafe extern "C" fn ibv_create_ah(domain: *mut ibv_pd, attributes: *mut ibv
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
     // SAFETY: the caller guarantees that `ibv_create_ah` made the handle from a box, and that it is no longer used.
-    let handle = unsafe { Box::from_raw(handle.cast::<Handle>()) };
+    let handle = unsafe { Box::from_raw(handle.cast::<AddressHandle>()) };
     // SAFETY: C must not close a context that has address handles.
-    let context = unsafe { Context::of(handle.verbs.context) };
+    let context = unsafe { DeviceContext::of(handle.verbs.context) };
     let mut owners = locked(&context.owners);
     let this = (handle.number, handle.domain(), handle.gid);
     if let Some(place) = owners.iter().position(|owner| *owner == this) {

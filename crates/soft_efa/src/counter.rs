@@ -1,7 +1,7 @@
 //! Completion counters in memory that a GPU can map. They have 31 bits, which is what NCCL's device code assumes of a
 //! real NIC.
 
-use crate::context::Context;
+use crate::context::DeviceContext;
 use crate::plain::Plain;
 use crate::status;
 use std::io;
@@ -15,22 +15,22 @@ pub const MOST: u64 = (1 << 31) - 1;
 pub const OPERATIONS: usize = 6;
 
 /// A pair of counters: successful and failed operations. A GPU can map both.
-pub struct Counter {
+pub struct CompletionCounter {
     /// Device of the counter.
-    pub context: &'static Context,
+    pub context: &'static DeviceContext,
     own: Plain,
     /// Addresses that C provides for the two values instead.
     elsewhere: [Option<usize>; 2],
 }
 
-impl Counter {
+impl CompletionCounter {
     /// Creates a counter with the initial value of the description. `elsewhere` contains the addresses that C provides
     /// for the two values, if any.
     ///
     /// # Safety
     /// The addresses must be aligned and valid for 8 bytes each for the lifetime of the counter.
-    pub unsafe fn new(context: &'static Context, elsewhere: [Option<usize>; 2]) -> io::Result<Counter> {
-        let counter = Counter { context, own: Plain::new(16)?, elsewhere };
+    pub unsafe fn new(context: &'static DeviceContext, elsewhere: [Option<usize>; 2]) -> io::Result<CompletionCounter> {
+        let counter = CompletionCounter { context, own: Plain::new(16)?, elsewhere };
         counter.value(0).store(context.machine.spec.counted & MOST, Ordering::Release);
         counter.value(1).store(0, Ordering::Release);
         Ok(counter)

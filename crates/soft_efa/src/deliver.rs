@@ -3,10 +3,10 @@
 use crate::address::card_name;
 use crate::alive::is_alive;
 use crate::inbox::Arrival;
-use crate::memory::{self, FILLED, READ, Range, Refused, WRITTEN};
+use crate::memory::{self, AccessError, FILLED, READ, Range, WRITTEN};
 use crate::origin::Origin;
-use crate::peer::Peer;
-use crate::request::{Kind, Request};
+use crate::peer::PeerQueuePair;
+use crate::request::{PostedRequest, RequestKind};
 use crate::share::Shared;
 use crate::status;
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ const MESSAGE: u64 = 8928;
 const TRANSFER: u64 = 1 << 30;
 
 /// Outcome of an attempt.
-pub enum Outcome {
+pub enum DeliveryOutcome {
     /// Complete with this status.
     Settled(u32),
     /// The attempt must be repeated. The request fails with this status after this time; `None` allows unlimited
@@ -34,8 +34,8 @@ pub enum Outcome {
 }
 
 /// Returns the error status of a request that is invalid on the sender's side, if any.
-pub fn local_status(origin: &Origin, request: &Request) -> Option<u32> {
-    let most = if request.kind == Kind::Send { MESSAGE } else { TRANSFER };
+pub fn local_status(origin: &Origin, request: &PostedRequest) -> Option<u32> {
+    let most = if request.kind == RequestKind::Send { MESSAGE } else { TRANSFER };
     if request.bytes() > most {
         return Some(status::BAD_LENGTH);
     }
@@ -46,7 +46,7 @@ pub fn local_status(origin: &Origin, request: &Request) -> Option<u32> {
     if request.inline.is_some() {
         return None;
     }
-    let access = if request.kind == Kind::Read { FILLED } else { 0 };
+    let access = if request.kind == RequestKind::Read { FILLED } else { 0 };
     let table = &origin.context.table;
     let covered = |(&(address, bytes), key): (&(u64, u64), &u32)| {
         bytes == 0 || table.allows(*key, Range { address, bytes, access, domain })
@@ -55,20 +55,20 @@ pub fn local_status(origin: &Origin, request: &Request) -> Option<u32> {
 }
 
 /// Executes a request at its peer.
-pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
+pub fn deliver(origin: &Origin, request: &PostedRequest, rnr_retry: u8) -> DeliveryOutcome {
     let context = origin.context;
     let Some(peer) = origin.peer(&request.gid, request.number) else {
         // A reachable machine reports that it has no such queue pair; an unreachable one does not answer.
         return match Shared::exists(&card_name(&request.gid)) {
-            true => Outcome::Settled(status::REMOTE_BAD_NUMBER),
-            false => Outcome::Later(Some(PATIENCE), status::UNREACHABLE),
+            true => DeliveryOutcome::Settled(status::REMOTE_BAD_NUMBER),
+            false => DeliveryOutcome::Later(Some(PATIENCE), status::UNREACHABLE),
         };
     };
     if peer.page.qkey().load(Ordering::Relaxed) != request.qkey {
-        return Outcome::Settled(status::REMOTE_BAD_NUMBER);
+        return DeliveryOutcome::Settled(status::REMOTE_BAD_NUMBER);
     }
-    if request.kind != Kind::Send && !peer.knows(&context.device.gid) {
-        return Outcome::Settled(status::UNKNOWN_PEER);
+    if request.kind != RequestKind::Send && !peer.knows(&context.device.gid) {
+        return DeliveryOutcome::Settled(status::UNKNOWN_PEER);
     }
     let inline;
     let pieces: &[(u64, u64)] = match &request.inline {
@@ -83,36 +83,36 @@ pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
         gid: context.device.gid,
         bytes: request.bytes() as u32,
         immediate: request.immediate,
-        is_write: request.kind == Kind::Write,
+        is_write: request.kind == RequestKind::Write,
         ..Arrival::default()
     };
     let delivery = Delivery { origin, request, peer: &peer, pieces, rnr_retry };
     match request.kind {
-        Kind::Send => delivery.send(arrival),
-        Kind::Write => delivery.transfer(arrival, WRITTEN, true),
-        Kind::Read => delivery.transfer(arrival, READ, false),
+        RequestKind::Send => delivery.send(arrival),
+        RequestKind::Write => delivery.transfer(arrival, WRITTEN, true),
+        RequestKind::Read => delivery.transfer(arrival, READ, false),
     }
 }
 
 /// A request, its peer, and its local bytes.
 struct Delivery<'a> {
     origin: &'a Origin,
-    request: &'a Request,
-    peer: &'a Peer,
+    request: &'a PostedRequest,
+    peer: &'a PeerQueuePair,
     pieces: &'a [(u64, u64)],
     rnr_retry: u8,
 }
 
 impl Delivery<'_> {
     /// Returns the status of a refused access to the peer's memory.
-    fn status_of(&self, refused: Refused) -> u32 {
+    fn status_of(&self, refused: AccessError) -> u32 {
         match refused {
-            Refused::Gone => {
+            AccessError::Gone => {
                 self.origin.forget(&self.request.gid, self.request.number);
                 status::REMOTE_BAD_NUMBER
             }
-            Refused::Key => status::REMOTE_BAD_ADDRESS,
-            Refused::System => status::REMOTE_BAD_STATUS,
+            AccessError::Key => status::REMOTE_BAD_ADDRESS,
+            AccessError::System => status::REMOTE_BAD_STATUS,
         }
     }
 
@@ -121,16 +121,16 @@ impl Delivery<'_> {
     }
 
     /// The peer has no receive, or no space for a completion.
-    fn not_ready(&self) -> Outcome {
+    fn not_ready(&self) -> DeliveryOutcome {
         if !self.is_alive() {
-            return Outcome::Settled(self.status_of(Refused::Gone));
+            return DeliveryOutcome::Settled(self.status_of(AccessError::Gone));
         }
         let patience = (self.rnr_retry < FOR_EVER).then(|| NOT_READY * u32::from(self.rnr_retry));
-        Outcome::Later(patience, status::REMOTE_NOT_READY)
+        DeliveryOutcome::Later(patience, status::REMOTE_NOT_READY)
     }
 
     /// Delivers a message to the peer's next receive.
-    fn send(&self, arrival: Arrival) -> Outcome {
+    fn send(&self, arrival: Arrival) -> DeliveryOutcome {
         let page = &self.peer.page;
         let Some(receive) = page.take() else { return self.not_ready() };
         let room = receive.pieces.map(|(address, length)| (address, u64::from(length)));
@@ -145,11 +145,11 @@ impl Delivery<'_> {
         if status == status::OK {
             page.counts()[0].fetch_add(1, Ordering::Release);
         }
-        Outcome::Settled(status)
+        DeliveryOutcome::Settled(status)
     }
 
     /// Performs a write (`out`) or a read, for which the peer's key must allow `access`.
-    fn transfer(&self, mut arrival: Arrival, access: u32, out: bool) -> Outcome {
+    fn transfer(&self, mut arrival: Arrival, access: u32, out: bool) -> DeliveryOutcome {
         let Delivery { request, peer, .. } = *self;
         let (context, bytes) = (self.origin.context, request.bytes());
         // This precedes the taking of a receive, because a refused request has no effect at the target.
@@ -162,7 +162,7 @@ impl Delivery<'_> {
         };
         let hold = match hold {
             Ok(hold) => hold,
-            Err(refused) => return Outcome::Settled(self.status_of(refused)),
+            Err(refused) => return DeliveryOutcome::Settled(self.status_of(refused)),
         };
         if request.immediate.is_some() && peer.page.is_solicited() {
             let Some(receive) = peer.page.take() else { return self.not_ready() };
@@ -175,7 +175,7 @@ impl Delivery<'_> {
                 unsafe { memory::copy_end_first(peer.page.pid(), self.pieces, (request.address, bytes), cut, out) }
             }
             _ if self.is_alive() => Ok(()),
-            _ => Err(Refused::Gone),
+            _ => Err(AccessError::Gone),
         };
         drop(hold);
         arrival.status = moved.map_or_else(|refused| self.status_of(refused), |()| status::OK);
@@ -192,6 +192,6 @@ impl Delivery<'_> {
             // Uses release order, after the bytes, because the peer acquires its counter.
             peer.page.counts()[if out { 2 } else { 1 }].fetch_add(1, Ordering::Release);
         }
-        Outcome::Settled(arrival.status)
+        DeliveryOutcome::Settled(arrival.status)
     }
 }

@@ -5,9 +5,9 @@
 //! There is one thread, or as many as the description specifies (`threads=N`), to which queue pairs are assigned
 //! round-robin. A completion queue belongs to the thread of its first queue pair.
 
-use crate::completions::Completions;
+use crate::completions::SoftCompletionQueue;
 use crate::locked;
-use crate::pair::Pair;
+use crate::pair::SoftQueuePair;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Once};
 use std::thread;
@@ -24,8 +24,8 @@ const LOOK: Duration = Duration::from_micros(50);
 /// Polled objects: queue pairs with rings or counters, and completion queues in memory or with a channel.
 #[derive(Default)]
 struct Watched {
-    pairs: Vec<*const Pair>,
-    queues: Vec<*const Completions>,
+    pairs: Vec<*const SoftQueuePair>,
+    queues: Vec<*const SoftCompletionQueue>,
 }
 
 // SAFETY: every object is removed, under the lock, before it is destroyed.
@@ -50,13 +50,13 @@ fn change(share: &Share, with: impl FnOnce(&mut Watched)) {
 }
 
 /// Returns the share of a queue pair, by its number: its low bits are the pair's index in the device.
-fn share_of(pair: &Pair) -> &'static Share {
+fn share_of(pair: &SoftQueuePair) -> &'static Share {
     let threads = pair.origin.context.machine.spec.threads.clamp(1, MOST_THREADS);
     &SHARES[pair.number() as usize % threads]
 }
 
 /// Starts polling a queue pair, which now has rings or counters. [`forget_pair`] must be called before it is destroyed.
-pub fn watch_pair(pair: &Pair) {
+pub fn watch_pair(pair: &SoftQueuePair) {
     let share = share_of(pair);
     change(share, |watched| {
         if !watched.pairs.contains(&std::ptr::from_ref(pair)) {
@@ -68,7 +68,7 @@ pub fn watch_pair(pair: &Pair) {
 
 /// Starts polling a completion queue, which is now in memory or has a channel. [`forget_queue`] must be called before
 /// it is destroyed.
-pub fn watch_queue(queue: *const Completions, first: Option<&Pair>) {
+pub fn watch_queue(queue: *const SoftCompletionQueue, first: Option<&SoftQueuePair>) {
     let share = first.map_or(&SHARES[0], share_of);
     change(share, |watched| {
         if !watched.queues.contains(&queue) {
@@ -79,12 +79,12 @@ pub fn watch_queue(queue: *const Completions, first: Option<&Pair>) {
 }
 
 /// Stops polling a queue pair. No thread accesses it after this returns.
-pub fn forget_pair(pair: *const Pair) {
+pub fn forget_pair(pair: *const SoftQueuePair) {
     SHARES.iter().for_each(|share| change(share, |watched| watched.pairs.retain(|known| *known != pair)));
 }
 
 /// Stops polling a completion queue. No thread accesses it after this returns.
-pub fn forget_queue(queue: *const Completions) {
+pub fn forget_queue(queue: *const SoftCompletionQueue) {
     SHARES.iter().for_each(|share| change(share, |watched| watched.queues.retain(|known| *known != queue)));
 }
 

@@ -5,10 +5,10 @@
 //! the wrong phase.
 
 use crate::plain::Plain;
-use crate::request::Kind;
-use card_model::{Fault, Spec};
-use efa_queue::completion::{self, Arrived, Completion, Sent, WORDS_32};
-use efa_queue::{Operation, rules};
+use crate::request::RequestKind;
+use card_model::{MachineSpec, NicFault};
+use efa_queue::completion::{self, Arrived, DecodedCompletion, Sent, WORDS_32};
+use efa_queue::{EfaOperation, rules};
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -22,7 +22,7 @@ pub const UNKNOWN: u16 = 0xffff;
 
 /// A completion.
 #[derive(Clone, Copy, Default)]
-pub struct Entry {
+pub struct CompletionEntry {
     /// C's ID of the request or receive.
     pub wr_id: u64,
     /// EFA status code.
@@ -30,7 +30,7 @@ pub struct Entry {
     /// Whether this is an arrival. Otherwise it is the completion of a request.
     pub is_arrival: bool,
     /// Operation of the request.
-    pub kind: Kind,
+    pub kind: RequestKind,
     /// Number of bytes that arrived.
     pub bytes: u32,
     /// Immediate data in C's form, if any.
@@ -49,7 +49,7 @@ pub struct Entry {
 
 /// The entries of one completion queue.
 #[derive(Debug)]
-pub struct Entries {
+pub struct CompletionEntries {
     memory: Plain,
     doorbell: Plain,
     /// Number of entries.
@@ -62,14 +62,14 @@ pub struct Entries {
     overrun: Option<u64>,
 }
 
-impl Entries {
+impl CompletionEntries {
     /// Creates a queue of `count` entries, a power of two.
-    pub fn new(count: u32, spec: &Spec) -> io::Result<Entries> {
+    pub fn new(count: u32, spec: &MachineSpec) -> io::Result<CompletionEntries> {
         let overrun = spec.faults.iter().find_map(|fault| match fault {
-            Fault::Overrun(at) => Some(*at),
+            NicFault::Overrun(at) => Some(*at),
             _ => None,
         });
-        Ok(Entries {
+        Ok(CompletionEntries {
             memory: Plain::with_view(count as usize * BYTES)?,
             doorbell: Plain::new(4)?,
             count,
@@ -117,16 +117,16 @@ impl Entries {
     }
 
     /// Writes a completion. The caller must hold the queue's lock.
-    pub fn put(&self, entry: &Entry) {
+    pub fn put(&self, entry: &CompletionEntry) {
         let mut number = self.written.load(Ordering::Relaxed);
         if self.overrun == Some(number + 1) {
             number += u64::from(self.count);
         }
         let phase = rules::completion_phase(number, self.count);
         let operation = match entry.kind {
-            Kind::Send => Operation::Send,
-            Kind::Read => Operation::Read,
-            Kind::Write => Operation::Write,
+            RequestKind::Send => EfaOperation::Send,
+            RequestKind::Read => EfaOperation::Read,
+            RequestKind::Write => EfaOperation::Write,
         };
         let (status, pair) = (entry.status as u8, entry.number as u16);
         let words = if entry.is_arrival {
@@ -142,7 +142,7 @@ impl Entries {
                 unsolicited: entry.unsolicited,
             };
             let mut words = arrived.words(phase);
-            if entry.kind == Kind::Send && entry.handle == UNKNOWN {
+            if entry.kind == RequestKind::Send && entry.handle == UNKNOWN {
                 let half = |part: usize| u64::from_ne_bytes(std::array::from_fn(|byte| entry.gid[8 * part + byte]));
                 (words[2], words[3]) = (half(0), half(1));
             }
@@ -163,7 +163,7 @@ impl Entries {
 
     /// Returns the next completion, for callers that poll through the C functions. `read` is the number of completions
     /// read so far.
-    pub fn get(&self, read: &mut u64) -> Option<Entry> {
+    pub fn get(&self, read: &mut u64) -> Option<CompletionEntry> {
         let places = self.words(*read);
         let first = places[0].load(Ordering::Relaxed);
         if completion::phase(first) != rules::completion_phase(*read, self.count) {
@@ -173,26 +173,26 @@ impl Entries {
         fence(Ordering::Acquire);
         let words: [u64; WORDS_32] = std::array::from_fn(|word| places[word].load(Ordering::Relaxed));
         *read += 1;
-        let kind = |operation: Operation| match operation {
-            Operation::Send => Kind::Send,
-            Operation::Read => Kind::Read,
-            Operation::Write => Kind::Write,
+        let kind = |operation: EfaOperation| match operation {
+            EfaOperation::Send => RequestKind::Send,
+            EfaOperation::Read => RequestKind::Read,
+            EfaOperation::Write => RequestKind::Write,
         };
-        Some(match Completion::decode(&words)? {
-            Completion::Sent(sent) => Entry {
+        Some(match DecodedCompletion::decode(&words)? {
+            DecodedCompletion::Sent(sent) => CompletionEntry {
                 wr_id: sent.id,
                 status: sent.status.into(),
                 kind: kind(sent.operation),
                 number: sent.pair.into(),
                 source: u32::MAX,
                 handle: UNKNOWN,
-                ..Entry::default()
+                ..CompletionEntry::default()
             },
-            Completion::Arrived(arrived) => {
+            DecodedCompletion::Arrived(arrived) => {
                 let mut gid = [0; 16];
                 gid[..8].copy_from_slice(&words[2].to_ne_bytes());
                 gid[8..].copy_from_slice(&words[3].to_ne_bytes());
-                Entry {
+                CompletionEntry {
                     wr_id: arrived.id.into(),
                     status: arrived.status.into(),
                     is_arrival: true,

@@ -1,15 +1,15 @@
 //! Requests in flight: their arrival times, and their completion.
 //!
 //! A device works inside calls of its process: when requests are posted and when completions are polled. If no thread
-//! polls, a background thread of the process does ([`Sender::keep`]). Requests arrive in an order drawn from the seed,
-//! because EFA's reliable datagrams are unordered.
+//! polls, a background thread of the process does ([`SendSide::keep`]). Requests arrive in an order drawn from the
+//! seed, because EFA's reliable datagrams are unordered.
 
-use crate::deliver::{FOR_EVER, Outcome, deliver, local_status};
+use crate::deliver::{DeliveryOutcome, FOR_EVER, deliver, local_status};
 use crate::origin::Origin;
-use crate::request::{Kind, Request};
+use crate::request::{PostedRequest, RequestKind};
 use crate::status;
 use crate::wire::now;
-use card_model::Fault;
+use card_model::NicFault;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ffi::c_int;
@@ -22,7 +22,7 @@ const AGAIN: u64 = 5_000_000;
 
 /// A request in flight.
 struct Flight {
-    request: Request,
+    request: PostedRequest,
     /// Number among the process's requests.
     serial: u64,
     /// Time at which the request's acknowledgement arrives.
@@ -35,17 +35,17 @@ struct Flight {
 
 /// A completed request.
 #[derive(Clone, Copy, Debug)]
-pub struct Done {
+pub struct CompletedRequest {
     /// C's ID of the request.
     pub wr_id: u64,
     /// EFA status code.
     pub status: u32,
     /// Kind of the request.
-    pub kind: Kind,
+    pub kind: RequestKind,
 }
 
 /// Send side of a queue pair.
-pub struct Sender {
+pub struct SendSide {
     origin: Arc<Origin>,
     depth: u32,
     /// Requests posted whose completions have not been read.
@@ -56,7 +56,7 @@ pub struct Sender {
     free: Vec<usize>,
     /// Due requests: time (of a timed device) or number of polls, then serial number and index.
     events: BinaryHeap<Reverse<(u64, u64, usize)>>,
-    done: VecDeque<Done>,
+    done: VecDeque<CompletedRequest>,
     polls: u64,
     /// Maximum number of completions kept for callers that poll through the C functions, if C writes the rings of the
     /// queue pair. A request's slot is then freed on completion, not when the completion is read. `None` for other
@@ -66,10 +66,10 @@ pub struct Sender {
     seen: u64,
 }
 
-impl Sender {
+impl SendSide {
     /// Creates a send side for `depth` requests from `origin`.
-    pub fn new(origin: Arc<Origin>, depth: u32) -> Sender {
-        Sender {
+    pub fn new(origin: Arc<Origin>, depth: u32) -> SendSide {
+        SendSide {
             origin,
             depth,
             outstanding: 0,
@@ -85,7 +85,7 @@ impl Sender {
     }
 
     /// Posts all of these requests, or none. Returns C's error code.
-    pub fn post(&mut self, requests: &[Request]) -> c_int {
+    pub fn post(&mut self, requests: &[PostedRequest]) -> c_int {
         if requests.is_empty() {
             return 0;
         }
@@ -117,7 +117,7 @@ impl Sender {
     }
 
     /// Starts a request.
-    pub fn begin(&mut self, mut request: Request) {
+    pub fn begin(&mut self, mut request: PostedRequest) {
         let context = self.origin.context;
         let spec = &context.machine.spec;
         let serial = context.machine.posted.fetch_add(1, Ordering::Relaxed) + 1;
@@ -135,11 +135,11 @@ impl Sender {
         }
         for fault in &spec.faults {
             match fault {
-                Fault::Dead(at) if serial == *at => {
+                NicFault::Dead(at) if serial == *at => {
                     context.machine.dead[context.device.card].store(true, Ordering::Relaxed)
                 }
-                Fault::Fail(at, code) if serial == *at => status = Some(*code),
-                Fault::Short(at) if serial == *at => request.drop_last_byte(),
+                NicFault::Fail(at, code) if serial == *at => status = Some(*code),
+                NicFault::Short(at) if serial == *at => request.drop_last_byte(),
                 _ => {}
             }
         }
@@ -211,14 +211,14 @@ impl Sender {
         let later = if is_timed { time + AGAIN } else { time + 1 };
         if flight.status.is_none() {
             match deliver(&self.origin, &flight.request, self.rnr_retry) {
-                Outcome::Settled(status) => {
+                DeliveryOutcome::Settled(status) => {
                     flight.status = Some(status);
                     if is_timed {
                         let context = self.origin.context;
                         context.machine.late[context.device.card].add(due, now());
                     }
                 }
-                Outcome::Later(patience, status) => {
+                DeliveryOutcome::Later(patience, status) => {
                     let waits = *flight.waits.get_or_insert_with(Instant::now);
                     if patience.is_none_or(|patience| waits.elapsed() < patience) {
                         return Some(later);
@@ -231,7 +231,7 @@ impl Sender {
     }
 
     fn complete(&mut self, flight: &Flight) {
-        let (spec, lost) = (&self.origin.context.machine.spec, Fault::Lose(flight.serial));
+        let (spec, lost) = (&self.origin.context.machine.spec, NicFault::Lose(flight.serial));
         if spec.trace {
             eprintln!("soft_efa: {} is complete, status {:?}", flight.serial, flight.status);
         }
@@ -245,11 +245,11 @@ impl Sender {
         self.tell(request.wr_id, request.kind, status, request.is_silent);
     }
 
-    fn tell(&mut self, wr_id: u64, kind: Kind, status: u32, is_silent: bool) {
+    fn tell(&mut self, wr_id: u64, kind: RequestKind, status: u32, is_silent: bool) {
         let operation = match kind {
-            Kind::Send => 0,
-            Kind::Read => 2,
-            Kind::Write => 4,
+            RequestKind::Send => 0,
+            RequestKind::Read => 2,
+            RequestKind::Write => 4,
         };
         if let Some(counter) = self.origin.counters[operation].get() {
             counter.add(1, status);
@@ -261,11 +261,11 @@ impl Sender {
             // The caller does not read them: a full completion queue is overwritten.
             self.done.pop_front();
         }
-        self.done.push_back(Done { wr_id, status, kind });
+        self.done.push_back(CompletedRequest { wr_id, status, kind });
     }
 
     /// Completes a request that was never in flight with this status.
-    pub fn end(&mut self, wr_id: u64, kind: Kind, status: u32) {
+    pub fn end(&mut self, wr_id: u64, kind: RequestKind, status: u32) {
         self.tell(wr_id, kind, status, false);
     }
 
@@ -294,7 +294,7 @@ impl Sender {
     }
 
     /// Removes and returns the oldest completion.
-    pub fn done(&mut self) -> Option<Done> {
+    pub fn done(&mut self) -> Option<CompletedRequest> {
         let done = self.done.pop_front()?;
         if self.kept.is_none() {
             self.outstanding -= 1;

@@ -8,7 +8,7 @@
 //! the process.
 
 use crate::alive::{OWNER_BITS, Owner};
-use crate::queue::{Page, SENDERS};
+use crate::queue::{PairPage, SENDERS};
 use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const LAP_BITS: u32 = 64 - OWNER_BITS - 2;
 
 /// A slot of the inbox: its state and its content.
 #[repr(C, align(64))]
-pub(crate) struct Place {
+pub(crate) struct InboxSlot {
     state: AtomicU64,
     words: [AtomicU64; 6],
 }
@@ -73,7 +73,7 @@ pub struct Reading {
     asked: Option<(u64, Instant)>,
 }
 
-impl Page {
+impl PairPage {
     /// Returns the lap of slot `number`.
     fn lap(&self, number: u64) -> u64 {
         (number / u64::from(self.header().entries)) & ((1 << LAP_BITS) - 1)
@@ -106,7 +106,7 @@ impl Page {
     }
 
     /// Claims the next slot for `owner`. Returns the slot and its state word, or `None` if there is no space.
-    fn claim(&self, is_receive: bool, owner: Owner) -> Option<(&Place, u64)> {
+    fn claim(&self, is_receive: bool, owner: Owner) -> Option<(&InboxSlot, u64)> {
         let header = self.header();
         let filled = &header.filled.0;
         let mut number = filled.load(Ordering::Relaxed);
@@ -219,7 +219,7 @@ pub mod tests {
 
     /// Claims a slot in a child process that is killed before it fills the slot, and not yet reaped. Returns its
     /// process ID.
-    pub fn killed_in_put(page: &Page) -> i32 {
+    pub fn killed_in_put(page: &PairPage) -> i32 {
         // SAFETY: the child only makes system calls, reads /proc and uses atomics until it is killed.
         match unsafe { libc::fork() } {
             0 => {
@@ -240,7 +240,7 @@ pub mod tests {
     }
 
     /// Waits for an arrival, at most 20 s.
-    fn get_soon(page: &Page, reading: &mut Reading) -> Arrival {
+    fn get_soon(page: &PairPage, reading: &mut Reading) -> Arrival {
         let started = Instant::now();
         loop {
             if let Some(arrival) = page.get(reading) {
@@ -253,7 +253,7 @@ pub mod tests {
 
     #[test]
     fn process_killed_in_put_blocks_no_other() {
-        let page = Page::new(8, 64, 0, 0, false).unwrap();
+        let page = PairPage::new(8, 64, 0, 0, false).unwrap();
         let mut reading = Reading::default();
         let mut get = || get_soon(&page, &mut reading).bytes;
         let put = |bytes| assert!(page.put(&Arrival { bytes, ..Arrival::default() }));
@@ -270,7 +270,7 @@ pub mod tests {
 
     #[test]
     fn count_that_killed_process_left_is_moved_on() {
-        let page = Page::new(8, 64, 0, 0, false).unwrap();
+        let page = PairPage::new(8, 64, 0, 0, false).unwrap();
         // Claims the slot without advancing the count.
         let claimed = state(0, Stage::Claimed, Owner::of(i32::MAX).bits());
         page.place(0).state.store(claimed, Ordering::Relaxed);
@@ -282,7 +282,7 @@ pub mod tests {
 
     #[test]
     fn arrivals_of_many_come_out_whole_and_once() {
-        let page = Page::new(8, 64, 0, 0, false).unwrap();
+        let page = PairPage::new(8, 64, 0, 0, false).unwrap();
         let entries = u64::from(page.header().entries);
         let (each, senders) = (3 * entries, 3);
         let mut seen = vec![0u64; senders];

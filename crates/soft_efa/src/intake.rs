@@ -5,27 +5,27 @@
 //! line on stderr names the rule. A real device does not report the reason.
 
 use crate::address::Gid;
-use crate::context::Context;
-use crate::flight::Sender;
+use crate::context::DeviceContext;
+use crate::flight::SendSide;
 use crate::inbox::Arrival;
 use crate::locked;
 use crate::memory::{FILLED, Range};
 use crate::origin::Origin;
-use crate::pair::{Intake, Pair, Receiver};
-use crate::queue::{RECEIVE_PIECES, Receive as Posted};
-use crate::request::{INLINE, Kind, Request};
-use crate::rings::{Ring, Rings};
+use crate::pair::{Receiver, RingProgress, SoftQueuePair};
+use crate::queue::{PostedReceive, RECEIVE_PIECES};
+use crate::request::{INLINE, PostedRequest, RequestKind};
+use crate::rings::{DeviceRing, PairRings};
 use crate::status;
 use efa_queue::intake::{Intake as Rules, Refusal, SendQueue};
-use efa_queue::request::{Body, Malformed, WORDS, WORDS_128};
-use efa_queue::{Operation, Receive, Request as Written};
+use efa_queue::request::{Malformed, RequestData, WORDS, WORDS_128};
+use efa_queue::{DecodedRequest, EfaOperation, ReceivePiece};
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
 
 /// Indices, among C's operations, of completed receives, reads by peers, and writes by peers.
 const REMOTE: [usize; 3] = [1, 3, 5];
 
-impl Pair {
+impl SoftQueuePair {
     /// Processes the rings and the peers' operations. Returns whether there was any progress.
     pub fn work(&self) -> bool {
         let mut moved = false;
@@ -51,7 +51,7 @@ impl Pair {
         moved
     }
 
-    fn take_sends(&self, rings: &Rings, intake: &mut Intake, sender: &mut Sender) -> bool {
+    fn take_sends(&self, rings: &PairRings, intake: &mut RingProgress, sender: &mut SendSide) -> bool {
         let ring = &rings.send;
         if self.origin.context.machine.is_full() {
             return false;
@@ -71,7 +71,7 @@ impl Pair {
                 // The oldest request in flight takes the status, or if there is none, the request before the doorbell.
                 if !sender.end_all(status::INTERNAL) {
                     let id = ring.words::<1>(u32::from(doorbell).wrapping_sub(1))[0] & 0xffff;
-                    sender.end(id, Kind::Send, status::INTERNAL);
+                    sender.end(id, RequestKind::Send, status::INTERNAL);
                 }
                 // Continues from the doorbell's value.
                 let new = doorbell.wrapping_sub(intake.sends as u16) as i16;
@@ -92,10 +92,16 @@ impl Pair {
         moved
     }
 
-    fn take_send(&self, words: &[u64], (rules, number): (&Rules, u64), intake: &mut Intake, sender: &mut Sender) {
+    fn take_send(
+        &self,
+        words: &[u64],
+        (rules, number): (&Rules, u64),
+        intake: &mut RingProgress,
+        sender: &mut SendSide,
+    ) {
         let id = words[0] & 0xffff | words[3] & !0xffff;
         if intake.is_broken {
-            sender.end(id, Kind::Send, status::FLUSHED);
+            sender.end(id, RequestKind::Send, status::FLUSHED);
             return;
         }
         if self.origin.context.machine.breaks() {
@@ -104,25 +110,25 @@ impl Pair {
         }
         match rules.decode(number, words) {
             Ok(written) => {
-                let request = self.request(&written, intake, !Written::asks_for_completion(words));
+                let request = self.request(&written, intake, !DecodedRequest::asks_for_completion(words));
                 sender.begin(request);
             }
             Err(Refusal::Malformed { why, .. }) if why != Malformed::NotARequest => {
-                sender.end(id, Kind::Send, status_of(why));
+                sender.end(id, RequestKind::Send, status_of(why));
             }
             Err(refusal) => self.break_off(intake, sender, id, &refusal),
         }
     }
 
-    fn request(&self, written: &Written, intake: &mut Intake, is_silent: bool) -> Request {
+    fn request(&self, written: &DecodedRequest, intake: &mut RingProgress, is_silent: bool) -> PostedRequest {
         let Origin { context, page, .. } = &*self.origin;
         let head = &written.head;
-        let mut request = Request {
+        let mut request = PostedRequest {
             wr_id: head.id,
             kind: match written.operation {
-                Operation::Send => Kind::Send,
-                Operation::Write => Kind::Write,
-                Operation::Read => Kind::Read,
+                EfaOperation::Send => RequestKind::Send,
+                EfaOperation::Write => RequestKind::Write,
+                EfaOperation::Read => RequestKind::Read,
             },
             number: head.to.pair.into(),
             qkey: head.to.key,
@@ -130,7 +136,7 @@ impl Pair {
             immediate: head.immediate.map(u32::to_be),
             is_silent,
             domain: page.domain(),
-            ..Request::default()
+            ..PostedRequest::default()
         };
         match intake.gid(context, head.to.handle, page.domain()) {
             Some(gid) => request.gid = gid,
@@ -151,13 +157,13 @@ impl Pair {
             Some(Box::new((bytes, length)))
         };
         match &written.body {
-            Body::Pieces(pieces, count) => own(&pieces[..*count]),
-            Body::Memory(local, remote) => {
+            RequestData::Pieces(pieces, count) => own(&pieces[..*count]),
+            RequestData::Memory(local, remote) => {
                 own(&[*local]);
                 (request.address, request.key) = (remote.address, remote.key);
             }
-            Body::Carried(words, length) => request.inline = carried(words, *length),
-            Body::CarriedTo(words, length, remote) => {
+            RequestData::Carried(words, length) => request.inline = carried(words, *length),
+            RequestData::CarriedTo(words, length, remote) => {
                 request.inline = carried(words, *length);
                 (request.address, request.key) = (remote.address, remote.key);
             }
@@ -166,20 +172,20 @@ impl Pair {
     }
 
     /// Puts the queue pair in error because of a request that was never in flight.
-    fn break_off(&self, intake: &mut Intake, sender: &mut Sender, id: u64, why: &dyn Display) {
+    fn break_off(&self, intake: &mut RingProgress, sender: &mut SendSide, id: u64, why: &dyn Display) {
         self.say_broken(intake, why);
-        sender.end(id, Kind::Send, status::INTERNAL);
+        sender.end(id, RequestKind::Send, status::INTERNAL);
         sender.end_all(status::FLUSHED);
     }
 
-    fn say_broken(&self, intake: &mut Intake, why: &dyn Display) {
+    fn say_broken(&self, intake: &mut RingProgress, why: &dyn Display) {
         if !std::mem::replace(&mut intake.is_broken, true) {
             eprintln!("soft_efa: queue pair {}: {why}; it is in error", self.number());
         }
     }
 
-    fn take_receives(&self, rings: &Rings, intake: &mut Intake) -> bool {
-        let ring: &Ring = &rings.receive;
+    fn take_receives(&self, rings: &PairRings, intake: &mut RingProgress) -> bool {
+        let ring: &DeviceRing = &rings.receive;
         let doorbell = ring.rung();
         let new = doorbell.wrapping_sub(intake.receives as u16);
         if new == 0 {
@@ -188,7 +194,7 @@ impl Pair {
         let mut receiver = locked(&self.receiver);
         let before = intake.receives;
         for _ in 0..new {
-            if let Some(piece) = Receive::decode(ring.words(intake.receives as u32)) {
+            if let Some(piece) = ReceivePiece::decode(ring.words(intake.receives as u32)) {
                 let open = intake.open;
                 if !self.take_receive(&piece, intake, &mut receiver) {
                     // The page is full: the piece stays in the ring until there is space.
@@ -202,9 +208,9 @@ impl Pair {
     }
 
     /// Takes one piece of a receive. Returns whether there was space for it.
-    fn take_receive(&self, piece: &Receive, intake: &mut Intake, receiver: &mut Receiver) -> bool {
+    fn take_receive(&self, piece: &ReceivePiece, intake: &mut RingProgress, receiver: &mut Receiver) -> bool {
         if piece.first {
-            intake.open = Some((Posted { wr_id: piece.id.into(), ..Posted::default() }, 0));
+            intake.open = Some((PostedReceive { wr_id: piece.id.into(), ..PostedReceive::default() }, 0));
         }
         let Some((mut posted, count)) = intake.open.take() else { return true };
         let Origin { context, page, .. } = &*self.origin;
@@ -227,9 +233,9 @@ impl Pair {
     }
 }
 
-impl Intake {
+impl RingProgress {
     /// Returns the address of handle `number` of this domain.
-    fn gid(&mut self, context: &Context, number: u16, domain: u32) -> Option<Gid> {
+    fn gid(&mut self, context: &DeviceContext, number: u16, domain: u32) -> Option<Gid> {
         let version = context.handles.version();
         if self.handles.0 != version || self.handles.1.is_empty() {
             self.handles = (version, context.gids(domain));

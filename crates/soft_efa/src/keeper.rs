@@ -1,9 +1,9 @@
 //! Background progress: a thread that delivers requests when no thread polls. A real NIC needs no CPU for delivery, and
 //! providers rely on this: they post a receipt and return to the program.
 
-use crate::flight::Sender;
+use crate::flight::SendSide;
 use crate::locked;
-use crate::request::Request;
+use crate::request::PostedRequest;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Once, PoisonError};
@@ -13,24 +13,24 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_micros(200);
 
 /// Send sides of this process's queue pairs.
-static SENDERS: Mutex<Vec<Arc<Mutex<Sender>>>> = Mutex::new(Vec::new());
+static SENDERS: Mutex<Vec<Arc<Mutex<SendSide>>>> = Mutex::new(Vec::new());
 /// Whether the thread polls. Otherwise it sleeps until it is woken.
 static IS_AWAKE: AtomicBool = AtomicBool::new(false);
 static WAKE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
 /// Adds the send side of a new queue pair.
-pub fn add(sender: Arc<Mutex<Sender>>) {
+pub fn add(sender: Arc<Mutex<SendSide>>) {
     locked(&SENDERS).push(sender);
 }
 
 /// Removes a send side before it is destroyed. The thread does not access it after this returns.
-pub fn remove(sender: &Arc<Mutex<Sender>>) {
+pub fn remove(sender: &Arc<Mutex<SendSide>>) {
     locked(&SENDERS).retain(|known| !Arc::ptr_eq(known, sender));
 }
 
 /// Posts all of these requests, or none. Returns C's error code. Wakes the background thread, so that the requests
 /// arrive even if the program does not poll.
-pub fn post(sender: &mut Sender, requests: &[Request]) -> c_int {
+pub fn post(sender: &mut SendSide, requests: &[PostedRequest]) -> c_int {
     let code = sender.post(requests);
     if code == 0 && sender.is_busy() {
         wake();

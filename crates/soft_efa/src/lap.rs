@@ -4,13 +4,13 @@
 //! phase, so it sees no completions until the NIC has written one more lap. Then it finds later completions in the
 //! slots of earlier ones. Entries in memory ([`crate::entries`]) have this property without further code.
 
-use crate::entries::Entry;
+use crate::entries::CompletionEntry;
 use efa_queue::rules;
 
 /// The entries of such a queue, from the first unread completion on.
 pub struct Lap {
     /// Number and content of the newest completion of each slot. The content is `None` if it was lost.
-    places: Vec<Option<(u64, Option<Entry>)>>,
+    places: Vec<Option<(u64, Option<CompletionEntry>)>>,
     written: u64,
     read: u64,
 }
@@ -26,14 +26,14 @@ impl Lap {
     }
 
     /// Writes a completion. `entry` is `None` if its content was lost.
-    pub fn put(&mut self, entry: Option<Entry>) {
+    pub fn put(&mut self, entry: Option<CompletionEntry>) {
         let place = rules::slot(self.written, self.depth()) as usize;
         self.places[place] = Some((self.written, entry));
         self.written += 1;
     }
 
     /// Returns the next completion, if its slot has the phase that a reader expects.
-    pub fn get(&mut self) -> Option<Entry> {
+    pub fn get(&mut self) -> Option<CompletionEntry> {
         let phase = |number| rules::completion_phase(number, self.depth());
         let (number, entry) = self.places[rules::slot(self.read, self.depth()) as usize]?;
         if number < self.read || phase(number) != phase(self.read) {
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn late_reader_finds_other_phase() {
-        let entry = |wr_id| Some(Entry { wr_id, ..Entry::default() });
+        let entry = |wr_id| Some(CompletionEntry { wr_id, ..CompletionEntry::default() });
         let mut lap = Lap::new(4);
         let read = |lap: &mut Lap| std::iter::from_fn(|| lap.get()).map(|entry| entry.wr_id).collect::<Vec<_>>();
         (0..4).for_each(|number| lap.put(entry(number)));

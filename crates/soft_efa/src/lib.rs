@@ -2,8 +2,8 @@
 //!
 //! This crate is a shared object that defines the libibverbs and libefa functions that the provider calls. If it is
 //! loaded with global scope before libfabric, or as `LD_PRELOAD`, the dynamic linker finds its symbols first. The
-//! provider then sees these devices, on any machine. The variable `SOFT_EFA` describes them ([`card_model::Spec`]).
-//! docs/soft-efa.md lists the guarantees and limits.
+//! provider then sees these devices, on any machine. The variable `SOFT_EFA` describes them
+//! ([`card_model::MachineSpec`]). docs/soft-efa.md lists the guarantees and limits.
 //!
 //! Devices of processes of one user on one machine can reach one another. Queues are in shared memory (`queue`), and
 //! bytes are copied between registered ranges (`memory`). `flight` decides the order and times of the copies.

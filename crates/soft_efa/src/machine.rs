@@ -3,7 +3,7 @@
 use crate::abi::{self, ibv_device};
 use crate::address::Gid;
 use crate::late::Late;
-use card_model::{Fault, Figures, Spec};
+use card_model::{MachineSpec, NicFault, NicTimings};
 use std::ffi::{CString, OsString, c_char};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -18,9 +18,9 @@ const VARIABLE: &str = "SOFT_EFA";
 const SYSFS: &str = "SYSFS_PATH";
 
 /// Process-wide state.
-pub struct Machine {
+pub struct SoftMachine {
     /// Description of the machine.
-    pub spec: Spec,
+    pub spec: MachineSpec,
     /// Whether reads and writes currently copy their bytes.
     pub moves: AtomicBool,
     /// Number of requests posted on all devices.
@@ -32,13 +32,13 @@ pub struct Machine {
     pub late: Vec<Late>,
     /// Identifies this machine among those of the peers.
     host: u64,
-    devices: Vec<&'static Device>,
+    devices: Vec<&'static SoftDevice>,
     folder: Mutex<Option<Folder>>,
 }
 
 /// An EFA device. The part visible to C comes first.
 #[repr(C)]
-pub struct Device {
+pub struct SoftDevice {
     /// The part visible to C.
     pub verbs: ibv_device,
     /// Index on this machine.
@@ -48,7 +48,7 @@ pub struct Device {
 }
 
 // SAFETY: written before it is shared, and never afterwards.
-unsafe impl Sync for Device {}
+unsafe impl Sync for SoftDevice {}
 
 /// The substitute for sysfs, which exists while device lists do.
 struct Folder {
@@ -88,15 +88,15 @@ fn scratch() -> PathBuf {
     base.join(format!("soft-efa-sysfs-{}", std::process::id()))
 }
 
-impl Machine {
+impl SoftMachine {
     /// Returns the machine of this process.
     ///
     /// # Errors
     /// Returns a message of one line if the description is invalid.
-    pub fn get() -> Result<&'static Machine, &'static str> {
-        static MACHINE: OnceLock<Result<Machine, String>> = OnceLock::new();
+    pub fn get() -> Result<&'static SoftMachine, &'static str> {
+        static MACHINE: OnceLock<Result<SoftMachine, String>> = OnceLock::new();
         let machine = MACHINE.get_or_init(|| {
-            let made = Machine::new(&std::env::var(VARIABLE).unwrap_or_default());
+            let made = SoftMachine::new(&std::env::var(VARIABLE).unwrap_or_default());
             if let Err(error) = &made {
                 eprintln!("soft_efa: {VARIABLE}: {error}");
             }
@@ -106,13 +106,13 @@ impl Machine {
     }
 
     /// Creates a machine from its description.
-    pub fn new(description: &str) -> Result<Machine, String> {
-        let spec = Spec::parse(description)?;
+    pub fn new(description: &str) -> Result<SoftMachine, String> {
+        let spec = MachineSpec::parse(description)?;
         crate::share::sweep();
         let path = scratch();
         // The number is hashed, because a small number would not affect all bytes of an address.
         let host = spec.host.map_or_else(host, |number| number_of(&number.to_ne_bytes()));
-        let devices = (0..spec.cards).map(|card| &*Box::leak(Box::new(Device::new(host, card, &path)))).collect();
+        let devices = (0..spec.cards).map(|card| &*Box::leak(Box::new(SoftDevice::new(host, card, &path)))).collect();
         let moves = AtomicBool::new(spec.moves);
         // SAFETY: the call sets an attribute of this process. The attribute allows peers to access this process's
         // registered memory, which Yama otherwise restricts.
@@ -120,18 +120,18 @@ impl Machine {
         let late = (0..spec.cards).map(|_| Late::default()).collect();
         let dead = (0..spec.cards).map(|_| AtomicBool::new(false)).collect();
         let [posted, registered] = [0, 0].map(AtomicU64::new);
-        Ok(Machine { spec, moves, posted, registered, dead, late, host, devices, folder: Mutex::new(None) })
+        Ok(SoftMachine { spec, moves, posted, registered, dead, late, host, devices, folder: Mutex::new(None) })
     }
 
     /// Returns the devices.
-    pub fn devices(&self) -> &[&'static Device] {
+    pub fn devices(&self) -> &[&'static SoftDevice] {
         &self.devices
     }
 
     /// Returns the timing figures of a device, or `None` if devices are not timed.
-    pub fn figures(&self, card: usize) -> Option<Figures> {
+    pub fn figures(&self, card: usize) -> Option<NicTimings> {
         let slow = if card == 0 { self.spec.slow } else { 1.0 };
-        self.spec.figures.map(|figures| Figures {
+        self.spec.figures.map(|figures| NicTimings {
             line_rate_gbps: figures.line_rate_gbps / slow,
             rate_per_rail_mops: figures.rate_per_rail_mops / slow,
             one_way_us: figures.one_way_us * slow,
@@ -142,23 +142,23 @@ impl Machine {
     /// Returns whether a fault of the description makes all queues appear full from this request on.
     pub fn is_full(&self) -> bool {
         let first = self.posted.load(Ordering::Relaxed) + 1;
-        self.spec.faults.iter().any(|fault| matches!(fault, Fault::Full(at) if first >= *at))
+        self.spec.faults.iter().any(|fault| matches!(fault, NicFault::Full(at) if first >= *at))
     }
 
     /// Counts a registration. Returns whether a fault of the description refuses it.
     pub fn refuses_memory(&self) -> bool {
         let number = self.registered.fetch_add(1, Ordering::Relaxed) + 1;
-        self.spec.faults.iter().any(|fault| matches!(fault, Fault::Refuse(at) if number >= *at))
+        self.spec.faults.iter().any(|fault| matches!(fault, NicFault::Refuse(at) if number >= *at))
     }
 
     /// Returns whether a fault of the description puts the queue pair in error at the next request, which then counts
     /// as posted.
     pub fn breaks(&self) -> bool {
-        if !self.spec.faults.iter().any(|fault| matches!(fault, Fault::Break(_))) {
+        if !self.spec.faults.iter().any(|fault| matches!(fault, NicFault::Break(_))) {
             return false;
         }
         let next = self.posted.load(Ordering::Relaxed) + 1;
-        let breaks = self.spec.faults.contains(&Fault::Break(next));
+        let breaks = self.spec.faults.contains(&NicFault::Break(next));
         self.posted.fetch_add(u64::from(breaks), Ordering::Relaxed);
         breaks
     }
@@ -232,11 +232,11 @@ impl Machine {
 
 /// Returns the name of a device as the system derives it: from its bus, in decimal.
 fn name_of(card: usize) -> String {
-    format!("rdmap{}s0", Spec::bus(card))
+    format!("rdmap{}s0", MachineSpec::bus(card))
 }
 
-impl Device {
-    fn new(host: u64, card: usize, sysfs: &Path) -> Device {
+impl SoftDevice {
+    fn new(host: u64, card: usize, sysfs: &Path) -> SoftDevice {
         let name = name_of(card);
         let path = sysfs.join("class/infiniband").join(&name);
         let [a, b, c, d, e, ..] = host.to_ne_bytes();
@@ -244,7 +244,7 @@ impl Device {
         // device.
         let gid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a & 0xfc | 2, b, c, 0xff, 0xfe, d, e, card as u8];
         let null = std::ptr::null_mut();
-        Device {
+        SoftDevice {
             verbs: ibv_device {
                 _ops: abi::_ibv_device_ops { _dummy1: null, _dummy2: null },
                 node_type: abi::IBV_NODE_UNSPECIFIED,

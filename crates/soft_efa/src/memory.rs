@@ -55,13 +55,13 @@ pub fn local_key(key: u32) -> u32 {
 
 /// The key table of one open device.
 #[derive(Debug)]
-pub struct Table {
+pub struct KeyTable {
     memory: Shared,
 }
 
 /// Reason why memory cannot be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum AccessError {
     /// The key does not exist, or does not cover this range or use.
     Key,
     /// The process has exited.
@@ -71,9 +71,9 @@ pub enum Refused {
 }
 
 /// A use of an entry. The entry's memory stays registered while this object exists.
-pub struct Hold<'a>(&'a Entry);
+pub struct KeyHold<'a>(&'a Entry);
 
-impl Drop for Hold<'_> {
+impl Drop for KeyHold<'_> {
     fn drop(&mut self) {
         // Uses release order, which pairs with the load of `users` in `remove_within`, so that the owner sees the copy
         // as complete.
@@ -81,21 +81,21 @@ impl Drop for Hold<'_> {
     }
 }
 
-impl Table {
+impl KeyTable {
     /// Creates an empty table of this process.
-    pub fn new(name: &str) -> io::Result<Table> {
+    pub fn new(name: &str) -> io::Result<KeyTable> {
         let mut memory = Shared::new(MOST * size_of::<Entry>())?;
         memory.publish(name)?;
-        Ok(Table { memory })
+        Ok(KeyTable { memory })
     }
 
     /// Opens a peer's table.
-    pub fn open(name: &str) -> io::Result<Table> {
+    pub fn open(name: &str) -> io::Result<KeyTable> {
         let memory = Shared::open(name)?;
         if memory.bytes() < MOST * size_of::<Entry>() {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Ok(Table { memory })
+        Ok(KeyTable { memory })
     }
 
     fn entry(&self, index: usize) -> &Entry {
@@ -139,13 +139,13 @@ impl Table {
     }
 
     /// Adds a user to a range for these uses.
-    pub fn hold(&self, key: u32, range: Range) -> Result<Hold<'_>, Refused> {
+    pub fn hold(&self, key: u32, range: Range) -> Result<KeyHold<'_>, AccessError> {
         let entry = self.entry((key >> LOW_BITS) as usize);
         // Precedes the read of the key; see `remove_within`.
         entry.users.fetch_add(1, Ordering::SeqCst);
-        let hold = Hold(entry);
+        let hold = KeyHold(entry);
         let known = key != 0 && entry.key.load(Ordering::SeqCst) == key;
-        if known && covers(entry, range) { Ok(hold) } else { Err(Refused::Key) }
+        if known && covers(entry, range) { Ok(hold) } else { Err(AccessError::Key) }
     }
 
     /// Returns whether a local key of this process covers a range for these uses. The calling thread belongs to the
@@ -174,7 +174,7 @@ pub type Pieces<'a> = &'a [(u64, u64)];
 ///
 /// # Safety
 /// `ours` must be memory of this process. No other thread may write it concurrently nor, unless `out`, read it.
-pub unsafe fn copy(pid: i32, ours: Pieces<'_>, theirs: Pieces<'_>, out: bool) -> Result<u64, Refused> {
+pub unsafe fn copy(pid: i32, ours: Pieces<'_>, theirs: Pieces<'_>, out: bool) -> Result<u64, AccessError> {
     let (mut ours, mut theirs) = (Walk::new(ours), Walk::new(theirs));
     let own = pid == std::process::id() as i32;
     let mut moved = 0;
@@ -212,7 +212,7 @@ pub unsafe fn copy_end_first(
     (address, bytes): (u64, u64),
     cut: u64,
     out: bool,
-) -> Result<(), Refused> {
+) -> Result<(), AccessError> {
     let cut = cut.min(bytes);
     if cut == 0 {
         // SAFETY: the caller meets the requirements of `copy`.
@@ -235,7 +235,7 @@ pub unsafe fn copy_end_first(
 }
 
 /// Copies one range from or to the memory of another process. Returns the number of bytes.
-fn other_process(pid: i32, here: u64, there: u64, bytes: u64, out: bool) -> Result<u64, Refused> {
+fn other_process(pid: i32, here: u64, there: u64, bytes: u64, out: bool) -> Result<u64, AccessError> {
     let stretch = |address: u64| libc::iovec {
         iov_base: std::ptr::with_exposed_provenance_mut(address as usize),
         iov_len: bytes as usize,
@@ -252,10 +252,10 @@ fn other_process(pid: i32, here: u64, there: u64, bytes: u64, out: bool) -> Resu
     match moved {
         1.. => Ok(moved as u64),
         _ => match io::Error::last_os_error().raw_os_error().unwrap_or_default() {
-            libc::ESRCH => Err(Refused::Gone),
+            libc::ESRCH => Err(AccessError::Gone),
             code => {
                 cause::refused(out, &io::Error::from_raw_os_error(code));
-                Err(Refused::System)
+                Err(AccessError::System)
             }
         },
     }
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn key_grants_access_until_deregistration() {
-        let table = Table::new(&format!("test-table-{}", std::process::id())).unwrap();
+        let table = KeyTable::new(&format!("test-table-{}", std::process::id())).unwrap();
         let range = |address, bytes, access| Range { address, bytes, access, domain: 3 };
         let key = table.add(77, 5, range(1000, 100, WRITTEN | FILLED));
         let hold = |key, address, bytes, access| table.hold(key, range(address, bytes, access)).map(|_| ());
@@ -368,10 +368,10 @@ mod tests {
         for (address, bytes, access) in
             [(999, 1, WRITTEN), (1099, 2, WRITTEN), (1100, 1, WRITTEN), (u64::MAX, 2, WRITTEN), (1000, 1, READ)]
         {
-            assert_eq!(hold(key, address, bytes, access), Err(Refused::Key), "{address} {bytes} {access}");
+            assert_eq!(hold(key, address, bytes, access), Err(AccessError::Key), "{address} {bytes} {access}");
         }
-        assert_eq!(hold(key ^ 1, 1000, 1, WRITTEN), Err(Refused::Key), "another key of the same place");
-        assert_eq!(hold(0, 0, 0, 0), Err(Refused::Key));
+        assert_eq!(hold(key ^ 1, 1000, 1, WRITTEN), Err(AccessError::Key), "another key of the same place");
+        assert_eq!(hold(0, 0, 0, 0), Err(AccessError::Key));
         let elsewhere = Range { domain: 4, ..range(1000, 1, WRITTEN) };
         assert!(table.hold(key, elsewhere).is_err(), "another protection domain");
         // The local key of the last index, with all bits set, fits in a request.
@@ -379,12 +379,12 @@ mod tests {
         assert!(local_key(u32::MAX) < 1 << 24 && table.allows(local, range(1000, 1, WRITTEN)));
         assert!(!table.allows(local ^ 1, range(1000, 1, WRITTEN)) && !table.allows(local, elsewhere));
         assert_eq!(table.remove(key), Some(77));
-        assert_eq!((hold(key, 1000, 1, WRITTEN), table.remove(key)), (Err(Refused::Key), None));
+        assert_eq!((hold(key, 1000, 1, WRITTEN), table.remove(key)), (Err(AccessError::Key), None));
     }
 
     #[test]
     fn key_slot_is_not_reused_while_held() {
-        let table = Table::new(&format!("test-table-late-{}", std::process::id())).unwrap();
+        let table = KeyTable::new(&format!("test-table-late-{}", std::process::id())).unwrap();
         let range = Range { address: 1000, bytes: 100, access: WRITTEN, domain: 0 };
         let key = table.add(3, 5, range);
         let late = table.hold(key, range).unwrap();

@@ -3,13 +3,13 @@
 use crate::abi::*;
 use crate::address::Gid;
 use crate::cause;
-use crate::flight::Sender;
+use crate::flight::SendSide;
 use crate::inbox::{Arrival, Reading};
 use crate::locked;
 use crate::origin::Origin;
-use crate::queue::Receive as Posted;
-use crate::request::{INLINE, Request, SHORT_INLINE};
-use crate::rings::Rings;
+use crate::queue::PostedReceive;
+use crate::request::{INLINE, PostedRequest, SHORT_INLINE};
+use crate::rings::PairRings;
 use crate::status;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
@@ -18,24 +18,24 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// A queue pair. The part visible to C comes first.
 #[repr(C)]
-pub struct Pair {
+pub struct SoftQueuePair {
     verbs: UnsafeCell<ibv_qp_ex>,
     /// The EFA interface.
     pub efa: efadv_qp,
     /// Device, page and number of the queue pair.
     pub origin: Arc<Origin>,
     /// Send side.
-    pub sender: Arc<Mutex<Sender>>,
+    pub sender: Arc<Mutex<SendSide>>,
     /// Receive side.
     pub receiver: Mutex<Receiver>,
     /// Requests between start and completion of a session. C must use it from one thread at a time.
-    session: UnsafeCell<Session>,
+    session: UnsafeCell<PostingSession>,
     /// Whether a session is open.
     pub is_open: AtomicBool,
     /// The queues, once C has requested access to them.
-    pub rings: OnceLock<Rings>,
+    pub rings: OnceLock<PairRings>,
     /// Progress of the device's reads of the rings.
-    pub intake: Mutex<Intake>,
+    pub intake: Mutex<RingProgress>,
     /// Whether C has moved the queue pair to the ready-to-send state.
     pub is_sending: AtomicBool,
     /// Capacities that C requested: requests, receives, pieces per request and receive, bytes of inline data.
@@ -46,7 +46,7 @@ pub struct Pair {
 
 // SAFETY: the part visible to C is written before the pair is shared. C uses the session from one thread at a time, and
 // the rest is protected by locks.
-unsafe impl Sync for Pair {}
+unsafe impl Sync for SoftQueuePair {}
 
 /// The receive side of a queue pair.
 #[derive(Default)]
@@ -61,7 +61,7 @@ pub struct Receiver {
 
 /// Progress of the device's reads of the rings of a queue pair.
 #[derive(Default)]
-pub struct Intake {
+pub struct RingProgress {
     /// Number of requests read.
     pub sends: u64,
     /// Number of pieces of receives read.
@@ -73,25 +73,25 @@ pub struct Intake {
     /// Values of the peers' operation counts that have been added to the completion counters.
     pub counted: [u64; 3],
     /// A receive whose last piece has not arrived, and its number of pieces so far.
-    pub open: Option<(Posted, usize)>,
+    pub open: Option<(PostedReceive, usize)>,
 }
 
 /// Requests collected between start and completion of a session.
 #[derive(Default)]
-pub struct Session {
+pub struct PostingSession {
     /// Requests in the order of C's calls.
-    pub requests: Vec<Request>,
+    pub requests: Vec<PostedRequest>,
     /// First error, or 0.
     pub error: c_int,
 }
 
-impl Pair {
+impl SoftQueuePair {
     /// Creates the queue pair with the C part `verbs` and the capacities `cap`. No session is open.
-    pub fn new(verbs: ibv_qp_ex, origin: Arc<Origin>, cap: ibv_qp_cap, inline_writes: bool) -> Pair {
-        Pair {
+    pub fn new(verbs: ibv_qp_ex, origin: Arc<Origin>, cap: ibv_qp_cap, inline_writes: bool) -> SoftQueuePair {
+        SoftQueuePair {
             verbs: UnsafeCell::new(verbs),
             efa: efadv_qp { comp_mask: 0, wr_set_processing_hints: Some(set_processing_hints) },
-            sender: Arc::new(Mutex::new(Sender::new(origin.clone(), cap.max_send_wr.max(1)))),
+            sender: Arc::new(Mutex::new(SendSide::new(origin.clone(), cap.max_send_wr.max(1)))),
             origin,
             receiver: Mutex::new(Receiver { depth: cap.max_recv_wr, ..Receiver::default() }),
             session: UnsafeCell::default(),
@@ -108,9 +108,9 @@ impl Pair {
     ///
     /// # Safety
     /// `pair` must have been returned by [`efadv_create_qp_ex`](crate::efadv_create_qp_ex) and not be destroyed.
-    pub unsafe fn of<'a>(pair: *mut ibv_qp) -> &'a Pair {
-        // SAFETY: an `ibv_qp` is the first member of the first member of a `Pair`.
-        unsafe { &*pair.cast::<Pair>() }
+    pub unsafe fn of<'a>(pair: *mut ibv_qp) -> &'a SoftQueuePair {
+        // SAFETY: an `ibv_qp` is the first member of the first member of a `SoftQueuePair`.
+        unsafe { &*pair.cast::<SoftQueuePair>() }
     }
 
     /// Returns the number of the queue pair.
@@ -167,7 +167,7 @@ impl Pair {
     /// # Safety
     /// Only one thread may use the session at a time, as C's contract for sessions requires.
     #[allow(clippy::mut_from_ref, reason = "C's contract stands in for the exclusive reference")]
-    pub unsafe fn session(&self) -> &mut Session {
+    pub unsafe fn session(&self) -> &mut PostingSession {
         // SAFETY: the caller guarantees that no other thread uses the session.
         unsafe { &mut *self.session.get() }
     }

@@ -4,7 +4,7 @@
 //! Only these functions are replaced, and only for these paths. rdma-core and libfabric read sysfs through the variable
 //! `SYSFS_PATH`, which the list of devices sets.
 
-use crate::machine::Machine;
+use crate::machine::SoftMachine;
 use crate::next;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,13 +14,13 @@ fn replaced(path: &CStr) -> Option<CString> {
     let bytes = path.to_bytes();
     if let Some(number) = bytes.strip_prefix(b"/dev/infiniband/uverbs") {
         let card: usize = std::str::from_utf8(number).ok()?.parse().ok()?;
-        return (card < Machine::get().ok()?.devices().len()).then(|| c"/dev/null".to_owned());
+        return (card < SoftMachine::get().ok()?.devices().len()).then(|| c"/dev/null".to_owned());
     }
     let name = bytes.strip_prefix(b"/sys/")?;
     if !name.starts_with(b"class/infiniband/") {
         return None;
     }
-    let path = Machine::get().ok()?.sysfs()?.join(std::ffi::OsStr::from_bytes(name));
+    let path = SoftMachine::get().ok()?.sysfs()?.join(std::ffi::OsStr::from_bytes(name));
     CString::new(path.into_os_string().into_vec()).ok()
 }
 

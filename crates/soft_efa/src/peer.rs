@@ -2,23 +2,23 @@
 
 use crate::address::{Gid, handles_name, queue_name, table_name};
 use crate::handles::Handles;
-use crate::machine::Machine;
-use crate::memory::Table;
-use crate::queue::{Page, READY};
-use crate::wire::Wire;
+use crate::machine::SoftMachine;
+use crate::memory::KeyTable;
+use crate::queue::{PairPage, READY};
+use crate::wire::DeviceWire;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A queue pair of a peer.
 #[derive(Debug)]
-pub struct Peer {
+pub struct PeerQueuePair {
     /// The peer's page in shared memory.
-    pub page: Page,
+    pub page: PairPage,
     /// Registrations of the peer's process.
-    pub table: Table,
+    pub table: KeyTable,
     /// Wire of the peer's device; bytes read from its memory leave over it.
-    pub wire: Wire,
+    pub wire: DeviceWire,
     handles: Handles,
     /// Time until which the process counts as alive, in milliseconds of the system's coarse clock.
     alive: AtomicU64,
@@ -27,7 +27,7 @@ pub struct Peer {
     known: AtomicU64,
 }
 
-impl Peer {
+impl PeerQueuePair {
     /// Returns whether the peer's process is alive. Calls `ask` at most once per 10 ms. Used for requests that copy no
     /// bytes, because a copy would detect an exit.
     pub fn is_alive(&self, ask: impl FnOnce() -> bool) -> bool {
@@ -63,18 +63,18 @@ fn coarse() -> u64 {
 
 /// Cache of the peers' queue pairs.
 pub struct Peers {
-    machine: &'static Machine,
-    known: Mutex<HashMap<(Gid, u32), Arc<Peer>>>,
+    machine: &'static SoftMachine,
+    known: Mutex<HashMap<(Gid, u32), Arc<PeerQueuePair>>>,
 }
 
 impl Peers {
     /// Creates an empty cache.
-    pub fn new(machine: &'static Machine) -> Peers {
+    pub fn new(machine: &'static SoftMachine) -> Peers {
         Peers { machine, known: Mutex::default() }
     }
 
     /// Returns queue pair `number` of device `gid`, or `None` if it does not exist.
-    pub fn find(&self, gid: &Gid, number: u32) -> Option<Arc<Peer>> {
+    pub fn find(&self, gid: &Gid, number: u32) -> Option<Arc<PeerQueuePair>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(peer) = known.get(&(*gid, number)) {
             if peer.page.state().load(Ordering::Acquire) == READY {
@@ -83,15 +83,21 @@ impl Peers {
             // A new queue pair may have the number by now.
             known.remove(&(*gid, number));
         }
-        let page = Page::open(&queue_name(gid, number)).ok()?;
+        let page = PairPage::open(&queue_name(gid, number)).ok()?;
         if page.state().load(Ordering::Acquire) != READY {
             return None;
         }
-        let table = Table::open(&table_name(gid, page.pid(), page.context())).ok()?;
+        let table = KeyTable::open(&table_name(gid, page.pid(), page.context())).ok()?;
         let handles = Handles::open(&handles_name(gid, page.pid(), page.context())).ok()?;
-        let wire = Wire::open(self.machine, gid).ok()?;
-        let peer =
-            Arc::new(Peer { page, table, wire, handles, known: AtomicU64::new(u64::MAX), alive: AtomicU64::new(0) });
+        let wire = DeviceWire::open(self.machine, gid).ok()?;
+        let peer = Arc::new(PeerQueuePair {
+            page,
+            table,
+            wire,
+            handles,
+            known: AtomicU64::new(u64::MAX),
+            alive: AtomicU64::new(0),
+        });
         known.insert((*gid, number), peer.clone());
         Some(peer)
     }

@@ -1,13 +1,13 @@
 //! Receives and sends that C posts without a session, through the table of the device.
 
 use crate::abi::*;
-use crate::context::Handle;
+use crate::context::AddressHandle;
 use crate::keeper;
 use crate::locked;
 use crate::memory::{FILLED, Range};
-use crate::pair::Pair;
-use crate::queue::{RECEIVE_PIECES, Receive};
-use crate::request::{Request, SEND_PIECES};
+use crate::pair::SoftQueuePair;
+use crate::queue::{PostedReceive, RECEIVE_PIECES};
+use crate::request::{PostedRequest, SEND_PIECES};
 use std::ffi::c_int;
 
 /// Posts receives.
@@ -21,11 +21,11 @@ pub unsafe extern "C" fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the caller guarantees that the pair is valid.
-    let this = unsafe { Pair::of(pair) };
+    let this = unsafe { SoftQueuePair::of(pair) };
     let mut receiver = locked(&this.receiver);
     // SAFETY: `chain` is null or an element of the list.
     while let Some(request) = unsafe { chain.as_ref() } {
-        let mut receive = Receive { wr_id: request.wr_id, ..Receive::default() };
+        let mut receive = PostedReceive { wr_id: request.wr_id, ..PostedReceive::default() };
         let mut code = match this.state() {
             IBV_QPS_RESET => libc::EINVAL,
             _ if receiver.posted >= receiver.depth => libc::ENOMEM,
@@ -70,11 +70,11 @@ pub unsafe extern "C" fn post_send(
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: the caller guarantees that the pair is valid.
-    let this = unsafe { Pair::of(pair) };
+    let this = unsafe { SoftQueuePair::of(pair) };
     let mut sender = locked(&this.sender);
     // SAFETY: `chain` is null or an element of the list.
     while let Some(request) = unsafe { chain.as_ref() } {
-        let mut made = Request { wr_id: request.wr_id, ..Request::default() };
+        let mut made = PostedRequest { wr_id: request.wr_id, ..PostedRequest::default() };
         let code = match request.opcode {
             _ if this.state() != IBV_QPS_RTS => libc::EINVAL,
             IBV_WR_SEND => 0,
@@ -103,11 +103,11 @@ pub unsafe extern "C" fn post_send(
 ///
 /// # Safety
 /// `request` must be a valid send, with an address handle of [`ibv_create_ah`](crate::ibv_create_ah).
-unsafe fn address(this: &Pair, request: &ibv_send_wr, made: &mut Request) -> c_int {
+unsafe fn address(this: &SoftQueuePair, request: &ibv_send_wr, made: &mut PostedRequest) -> c_int {
     // SAFETY: the caller guarantees that the request is a send.
     let to = unsafe { request.wr.ud };
     // SAFETY: the caller guarantees that the handle is null or made by `ibv_create_ah`.
-    let Some(handle) = (unsafe { to.ah.cast::<Handle>().as_ref() }) else { return libc::EINVAL };
+    let Some(handle) = (unsafe { to.ah.cast::<AddressHandle>().as_ref() }) else { return libc::EINVAL };
     (made.gid, made.number, made.qkey) = (handle.gid, to.remote_qpn, to.remote_qkey);
     made.domain = handle.domain();
     let pieces = usize::try_from(request.num_sge).unwrap_or(usize::MAX);

@@ -3,7 +3,7 @@
 //! This part is one page in shared memory. Its owner posts receives and empties the inbox. Peers, in any number of
 //! processes, take receives and fill the inbox ([`crate::inbox`]). Both are rings of fixed size that start as zeros.
 
-use crate::inbox::Place;
+use crate::inbox::InboxSlot;
 use crate::share::Shared;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -59,14 +59,14 @@ struct Slot([AtomicU64; 2 + 2 * RECEIVE_PIECES]);
 
 /// A receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Receive {
+pub struct PostedReceive {
     /// The owner's ID of the receive.
     pub wr_id: u64,
     /// Address and length of each piece.
     pub pieces: [(u64, u32); RECEIVE_PIECES],
 }
 
-impl Receive {
+impl PostedReceive {
     /// Returns the capacity of the receive in bytes.
     pub fn room(&self) -> u64 {
         self.pieces.iter().map(|(_, length)| u64::from(*length)).sum()
@@ -75,18 +75,19 @@ impl Receive {
 
 /// The page of one queue pair.
 #[derive(Debug)]
-pub struct Page {
+pub struct PairPage {
     memory: Shared,
 }
 
-impl Page {
+impl PairPage {
     /// Creates a page of this process, for `receives` receives and for more unsolicited immediates than the completion
     /// queue has entries (`kept`). With `solicited`, an immediate of a write takes a receive.
-    pub fn new(receives: u32, kept: u32, context: u32, domain: u32, solicited: bool) -> io::Result<Page> {
+    pub fn new(receives: u32, kept: u32, context: u32, domain: u32, solicited: bool) -> io::Result<PairPage> {
         let receives = receives.max(1).next_power_of_two();
         let room = UNSOLICITED.max(kept as usize + 1) + SENDERS as usize;
         let entries = (receives as usize + room).next_power_of_two();
-        let bytes = size_of::<Header>() + receives as usize * size_of::<Slot>() + (entries + 1) * size_of::<Place>();
+        let bytes =
+            size_of::<Header>() + receives as usize * size_of::<Slot>() + (entries + 1) * size_of::<InboxSlot>();
         let memory = Shared::new(bytes)?;
         let header: *mut Header = memory.base().cast();
         // SAFETY: the memory is large enough, aligned to a page, and inaccessible to others while it has no name.
@@ -100,7 +101,7 @@ impl Page {
             (*header).solicited = u32::from(solicited);
             (*header).state = AtomicU32::new(GONE);
         }
-        Ok(Page { memory })
+        Ok(PairPage { memory })
     }
 
     /// Publishes the page under the name of the queue pair.
@@ -109,12 +110,12 @@ impl Page {
     }
 
     /// Opens a peer's page.
-    pub fn open(name: &str) -> io::Result<Page> {
-        let page = Page { memory: Shared::open(name)? };
+    pub fn open(name: &str) -> io::Result<PairPage> {
+        let page = PairPage { memory: Shared::open(name)? };
         let whole = page.memory.bytes() >= size_of::<Header>() && {
             let header = page.header();
             let slots = header.receives as usize * size_of::<Slot>();
-            let places = (header.entries as usize + 1) * size_of::<Place>();
+            let places = (header.entries as usize + 1) * size_of::<InboxSlot>();
             let sound = header.receives.is_power_of_two() && header.entries.is_power_of_two();
             header.magic == MAGIC && sound && page.memory.bytes() >= size_of::<Header>() + slots + places
         };
@@ -133,12 +134,14 @@ impl Page {
         unsafe { &*self.memory.base().add(size_of::<Header>()).cast::<Slot>().add(index) }
     }
 
-    pub(crate) fn place(&self, number: u64) -> &Place {
+    pub(crate) fn place(&self, number: u64) -> &InboxSlot {
         let header = self.header();
         let index = number as usize & (header.entries as usize - 1);
         let start = size_of::<Header>() + header.receives as usize * size_of::<Slot>();
         // SAFETY: the places follow the slots, at the next line, and the index is below their number.
-        unsafe { &*self.memory.base().add(start.next_multiple_of(align_of::<Place>())).cast::<Place>().add(index) }
+        unsafe {
+            &*self.memory.base().add(start.next_multiple_of(align_of::<InboxSlot>())).cast::<InboxSlot>().add(index)
+        }
     }
 
     /// Returns the ID of the owning process.
@@ -189,7 +192,7 @@ impl Page {
     }
 
     /// Posts a receive. Returns whether there was space. Only one thread of the owner may call it at a time.
-    pub fn post(&self, receive: &Receive) -> bool {
+    pub fn post(&self, receive: &PostedReceive) -> bool {
         let header = self.header();
         let tail = header.tail.0.load(Ordering::Relaxed);
         if tail - header.head.0.load(Ordering::Acquire) >= u64::from(header.receives) {
@@ -208,7 +211,7 @@ impl Page {
     }
 
     /// Removes and returns the oldest receive.
-    pub fn take(&self) -> Option<Receive> {
+    pub fn take(&self) -> Option<PostedReceive> {
         let header = self.header();
         let mut head = header.head.0.load(Ordering::Acquire);
         loop {
@@ -216,7 +219,7 @@ impl Page {
                 return None;
             }
             let words = &self.slot(head).0;
-            let mut receive = Receive { wr_id: words[0].load(Ordering::Relaxed), ..Receive::default() };
+            let mut receive = PostedReceive { wr_id: words[0].load(Ordering::Relaxed), ..PostedReceive::default() };
             for (piece, place) in receive.pieces.iter_mut().enumerate() {
                 *place =
                     (words[2 + 2 * piece].load(Ordering::Relaxed), words[3 + 2 * piece].load(Ordering::Relaxed) as u32);
@@ -239,14 +242,14 @@ mod tests {
 
     #[test]
     fn receives_come_in_their_order_each_once() {
-        let page = Page::new(8, 64, 0, 0, false).unwrap();
+        let page = PairPage::new(8, 64, 0, 0, false).unwrap();
         assert_eq!(page.take(), None);
         for lap in 0..5 {
             for number in 0..8 {
-                let receive = Receive { wr_id: lap * 8 + number, pieces: [(number, 3), (9, 4), (0, 0)] };
+                let receive = PostedReceive { wr_id: lap * 8 + number, pieces: [(number, 3), (9, 4), (0, 0)] };
                 assert!(page.post(&receive));
             }
-            assert!(!page.post(&Receive::default()), "full");
+            assert!(!page.post(&PostedReceive::default()), "full");
             for number in 0..8 {
                 let receive = page.take().unwrap();
                 assert_eq!((receive.wr_id, receive.pieces[0], receive.room()), (lap * 8 + number, (number, 3), 7));

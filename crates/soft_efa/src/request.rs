@@ -14,7 +14,7 @@ pub const SHORT_INLINE: usize = 32;
 
 /// Operation of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum RequestKind {
     /// Sends into a receive of the peer.
     #[default]
     Send,
@@ -26,11 +26,11 @@ pub enum Kind {
 
 /// A posted request.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
+pub struct PostedRequest {
     /// C's ID of the request.
     pub wr_id: u64,
     /// Operation of the request.
-    pub kind: Kind,
+    pub kind: RequestKind,
     /// Address of the destination device.
     pub gid: Gid,
     /// Number of the destination queue pair.
@@ -55,7 +55,7 @@ pub struct Request {
     pub is_silent: bool,
 }
 
-impl Request {
+impl PostedRequest {
     /// Takes over the pieces, or, with `inline`, copies up to `inline` bytes of data. Returns C's error code.
     ///
     /// # Safety

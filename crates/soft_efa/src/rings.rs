@@ -11,7 +11,7 @@ pub const RECEIVE_BYTES: usize = 16;
 
 /// One ring with its doorbell.
 #[derive(Debug)]
-pub struct Ring {
+pub struct DeviceRing {
     memory: Plain,
     doorbell: Plain,
     /// Number of entries, a power of two.
@@ -20,11 +20,11 @@ pub struct Ring {
     pub entry: usize,
 }
 
-impl Ring {
+impl DeviceRing {
     /// Creates a ring of at least `entries` entries of `entry` bytes.
-    pub fn new(entries: u32, entry: usize) -> io::Result<Ring> {
+    pub fn new(entries: u32, entry: usize) -> io::Result<DeviceRing> {
         let entries = entries.max(1).next_power_of_two();
-        Ok(Ring { memory: Plain::new(entries as usize * entry)?, doorbell: Plain::new(4)?, entries, entry })
+        Ok(DeviceRing { memory: Plain::new(entries as usize * entry)?, doorbell: Plain::new(4)?, entries, entry })
     }
 
     /// Returns the address of the first entry.
@@ -56,7 +56,7 @@ impl Ring {
     }
 }
 
-impl SendQueue for Ring {
+impl SendQueue for DeviceRing {
     fn doorbell(&self) -> u32 {
         self.rung().into()
     }
@@ -70,11 +70,11 @@ impl SendQueue for Ring {
 
 /// The rings of a queue pair.
 #[derive(Debug)]
-pub struct Rings {
+pub struct PairRings {
     /// Ring of requests.
-    pub send: Ring,
+    pub send: DeviceRing,
     /// Ring of receives.
-    pub receive: Ring,
+    pub receive: DeviceRing,
     /// Maximum number of requests written before the doorbell is rung.
     pub max_batch: u32,
 }

@@ -2,11 +2,11 @@
 //! one doorbell, or none.
 
 use crate::abi::*;
-use crate::context::Handle;
+use crate::context::AddressHandle;
 use crate::keeper;
 use crate::locked;
-use crate::pair::{Pair, Session};
-use crate::request::{INLINE, Kind, Request, SEND_PIECES};
+use crate::pair::{PostingSession, SoftQueuePair};
+use crate::request::{INLINE, PostedRequest, RequestKind, SEND_PIECES};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
 
@@ -33,10 +33,10 @@ pub fn install(verbs: &mut ibv_qp_ex, writes: bool) {
 ///
 /// # Safety
 /// `pair` must have been returned by `efadv_create_qp_ex`, and only one thread may use its session at a time.
-unsafe fn session<'a>(pair: *mut ibv_qp_ex) -> (&'a Pair, &'a mut Session) {
+unsafe fn session<'a>(pair: *mut ibv_qp_ex) -> (&'a SoftQueuePair, &'a mut PostingSession) {
     // SAFETY: the caller guarantees that the pair is valid and that no other thread uses the session.
     unsafe {
-        let pair = Pair::of(pair.cast());
+        let pair = SoftQueuePair::of(pair.cast());
         (pair, pair.session())
     }
 }
@@ -72,7 +72,7 @@ unsafe extern "C" fn wr_abort(pair: *mut ibv_qp_ex) {
 ///
 /// # Safety
 /// The requirements of `wr_start` apply.
-unsafe fn begin(pair: *mut ibv_qp_ex, kind: Kind, remote: (u64, u32), immediate: Option<u32>) {
+unsafe fn begin(pair: *mut ibv_qp_ex, kind: RequestKind, remote: (u64, u32), immediate: Option<u32>) {
     // SAFETY: C has written its ID for the request there.
     let wr_id = unsafe { (*pair).wr_id };
     // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
@@ -81,37 +81,37 @@ unsafe fn begin(pair: *mut ibv_qp_ex, kind: Kind, remote: (u64, u32), immediate:
         session.error = libc::EINVAL;
     }
     let (address, key) = remote;
-    session.requests.push(Request { wr_id, kind, address, key, immediate, ..Request::default() });
+    session.requests.push(PostedRequest { wr_id, kind, address, key, immediate, ..PostedRequest::default() });
 }
 
 unsafe extern "C" fn wr_send(pair: *mut ibv_qp_ex) {
     // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
-    unsafe { begin(pair, Kind::Send, (0, 0), None) }
+    unsafe { begin(pair, RequestKind::Send, (0, 0), None) }
 }
 
 unsafe extern "C" fn wr_send_imm(pair: *mut ibv_qp_ex, immediate: u32) {
     // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
-    unsafe { begin(pair, Kind::Send, (0, 0), Some(immediate)) }
+    unsafe { begin(pair, RequestKind::Send, (0, 0), Some(immediate)) }
 }
 
 unsafe extern "C" fn wr_rdma_read(pair: *mut ibv_qp_ex, key: u32, address: u64) {
     // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
-    unsafe { begin(pair, Kind::Read, (address, key), None) }
+    unsafe { begin(pair, RequestKind::Read, (address, key), None) }
 }
 
 unsafe extern "C" fn wr_rdma_write(pair: *mut ibv_qp_ex, key: u32, address: u64) {
     // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
-    unsafe { begin(pair, Kind::Write, (address, key), None) }
+    unsafe { begin(pair, RequestKind::Write, (address, key), None) }
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(pair: *mut ibv_qp_ex, key: u32, address: u64, immediate: u32) {
     // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
-    unsafe { begin(pair, Kind::Write, (address, key), Some(immediate)) }
+    unsafe { begin(pair, RequestKind::Write, (address, key), Some(immediate)) }
 }
 
 unsafe extern "C" fn wr_set_ud_addr(pair: *mut ibv_qp_ex, handle: *mut ibv_ah, number: u32, qkey: u32) {
     // SAFETY: C passes a valid queue pair, as for `wr_start`; `handle` was made by `ibv_create_ah`.
-    let ((_, session), handle) = unsafe { (session(pair), &*handle.cast::<Handle>()) };
+    let ((_, session), handle) = unsafe { (session(pair), &*handle.cast::<AddressHandle>()) };
     if let Some(request) = session.requests.last_mut() {
         (request.gid, request.number, request.qkey) = (handle.gid, number, qkey);
         request.domain = handle.domain();
@@ -128,8 +128,8 @@ unsafe fn set_pieces(pair: *mut ibv_qp_ex, list: *const ibv_sge, count: usize, i
     let Some(request) = session.requests.last_mut() else { return };
     // A read or write has space for one piece. Sends can carry inline data, but writes only if the queue pair was
     // created for that (128-byte requests).
-    let most = if request.kind == Kind::Send { SEND_PIECES } else { 1 };
-    let carries = request.kind == Kind::Send || request.kind == Kind::Write && of.inline_writes;
+    let most = if request.kind == RequestKind::Send { SEND_PIECES } else { 1 };
+    let carries = request.kind == RequestKind::Send || request.kind == RequestKind::Write && of.inline_writes;
     let fits = count <= most && (carries || !inline);
     // SAFETY: the caller guarantees that the list has `count` elements.
     let code = if fits { unsafe { request.take(list, count, inline.then(|| of.inline())) } } else { libc::EINVAL };

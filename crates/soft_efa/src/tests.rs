@@ -4,10 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 use crate::abi::*;
-use crate::context::Context;
-use crate::machine::Machine;
+use crate::context::DeviceContext;
+use crate::machine::SoftMachine;
 use crate::*;
-use card_model::Spec;
+use card_model::MachineSpec;
 use std::ptr::null_mut;
 
 mod classic;
@@ -26,20 +26,21 @@ const SLOW: &str = "cards=2 line_rate_gbps=0.4 peak_share=1 rate_per_rail_mops=1
 
 /// Opens all devices of a new machine.
 fn cards(description: &str) -> Vec<*mut ibv_context> {
-    let machine: &Machine = Box::leak(Box::new(Machine::new(description).unwrap()));
-    machine.devices().iter().map(|device| Context::open(machine, device, CALLS).unwrap()).collect()
+    let machine: &SoftMachine = Box::leak(Box::new(SoftMachine::new(description).unwrap()));
+    machine.devices().iter().map(|device| DeviceContext::open(machine, device, CALLS).unwrap()).collect()
 }
 
 /// Only device 0 is slower by the factor: its rates are lower, its latency is higher.
 #[test]
 fn slow_factor_reduces_figures() {
-    let machine =
-        Machine::new("cards=2 slow=4 line_rate_gbps=100 peak_share=1 rate_per_rail_mops=2 one_way_us=10 mtu_bytes=1")
-            .unwrap();
+    let machine = SoftMachine::new(
+        "cards=2 slow=4 line_rate_gbps=100 peak_share=1 rate_per_rail_mops=2 one_way_us=10 mtu_bytes=1",
+    )
+    .unwrap();
     let [slow, usual] = [0, 1].map(|card| machine.figures(card).unwrap());
     assert_eq!((slow.line_rate_gbps, slow.rate_per_rail_mops, slow.one_way_us), (25.0, 0.5, 40.0));
     assert_eq!((usual.line_rate_gbps, usual.rate_per_rail_mops, usual.one_way_us), (100.0, 2.0, 10.0));
-    assert!(Machine::new(FAST).unwrap().figures(0).is_none());
+    assert!(SoftMachine::new(FAST).unwrap().figures(0).is_none());
 }
 
 /// The device must not refer to a file descriptor of another owner, such as standard output. Programs poll the
@@ -238,14 +239,14 @@ fn device_list_accepts_null_length() {
 
 #[test]
 fn host_numbers_determine_nic_addresses() {
-    let address = |host| Machine::new(&format!("cards=1 host={host}")).unwrap().devices()[0].gid;
+    let address = |host| SoftMachine::new(&format!("cards=1 host={host}")).unwrap().devices()[0].gid;
     let known: std::collections::HashSet<_> = (0..64).map(address).collect();
     assert_eq!(known.len(), 64);
 }
 
 #[test]
 fn software_nics_behave_like_efa_devices() {
-    let spec = Spec::parse(FAST).unwrap();
+    let spec = MachineSpec::parse(FAST).unwrap();
     let context = cards(FAST)[0];
     let (here, there) = (Side::open(context, 7), Side::open(context, 9));
     let (mut source, mut target) = ((0..=255).collect::<Vec<u8>>(), vec![0u8; 256]);

@@ -2,7 +2,7 @@
 
 use crate::address::{Gid, card_name};
 use crate::locked;
-use crate::machine::Machine;
+use crate::machine::SoftMachine;
 use crate::share::Shared;
 use card_model::{Nic, Picoseconds};
 use std::io;
@@ -22,7 +22,7 @@ pub fn now() -> Picoseconds {
 
 /// The wire of one device of this machine.
 #[derive(Debug)]
-pub struct Wire {
+pub struct DeviceWire {
     /// Time at which the wire is free, in picoseconds of the system's monotonic clock; shared by all processes.
     free: Shared,
     /// Timing model of the device; `None` if devices are not timed.
@@ -31,29 +31,29 @@ pub struct Wire {
 
 /// Times of a request, by the system's monotonic clock.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct RequestTimes {
     /// Time at which the request's bytes are in memory.
     pub arrives: Picoseconds,
     /// Time at which the requester has the acknowledgement.
     pub completes: Picoseconds,
 }
 
-impl Wire {
+impl DeviceWire {
     /// Opens or creates the wire of a device of this process.
-    pub fn common(machine: &Machine, gid: &Gid) -> io::Result<Wire> {
-        Ok(Wire::over(Shared::common(&card_name(gid), BYTES)?, machine, gid))
+    pub fn common(machine: &SoftMachine, gid: &Gid) -> io::Result<DeviceWire> {
+        Ok(DeviceWire::over(Shared::common(&card_name(gid), BYTES)?, machine, gid))
     }
 
     /// Opens the wire of a peer's device.
-    pub fn open(machine: &Machine, gid: &Gid) -> io::Result<Wire> {
-        Ok(Wire::over(Shared::open_common(&card_name(gid), BYTES)?, machine, gid))
+    pub fn open(machine: &SoftMachine, gid: &Gid) -> io::Result<DeviceWire> {
+        Ok(DeviceWire::over(Shared::open_common(&card_name(gid), BYTES)?, machine, gid))
     }
 
-    fn over(free: Shared, machine: &Machine, gid: &Gid) -> Wire {
+    fn over(free: Shared, machine: &SoftMachine, gid: &Gid) -> DeviceWire {
         let card = usize::from(gid[15]);
         let nic =
             machine.figures(card).map(|figures| Mutex::new(Nic::new(figures, machine.spec.seed << 16 | card as u64)));
-        Wire { free, nic }
+        DeviceWire { free, nic }
     }
 
     /// Returns whether requests are timed.
@@ -62,22 +62,22 @@ impl Wire {
     }
 
     /// Returns when `bytes` that leave over this wire now arrive, and when their sender has the acknowledgement.
-    pub fn sends(&self, bytes: u64) -> Option<Times> {
+    pub fn sends(&self, bytes: u64) -> Option<RequestTimes> {
         let mut nic = locked(self.nic.as_ref()?);
         Some(self.takes(&mut nic, now(), bytes))
     }
 
     /// Returns when `bytes` that are requested now, and leave over this wire, arrive at the requester. They complete at
     /// the same time.
-    pub fn answers(&self, bytes: u64) -> Option<Times> {
+    pub fn answers(&self, bytes: u64) -> Option<RequestTimes> {
         let mut nic = locked(self.nic.as_ref()?);
         // The request arrives at this device before its bytes leave.
         let asked = now() + nic.latency();
         let times = self.takes(&mut nic, asked, bytes);
-        Some(Times { completes: times.arrives, ..times })
+        Some(RequestTimes { completes: times.arrives, ..times })
     }
 
-    fn takes(&self, nic: &mut Nic, from: Picoseconds, bytes: u64) -> Times {
+    fn takes(&self, nic: &mut Nic, from: Picoseconds, bytes: u64) -> RequestTimes {
         // SAFETY: the memory has 64 bytes, initially zero, and all processes access it as this atomic.
         let wire = unsafe { &*self.free.base().cast::<AtomicU64>() };
         loop {
@@ -87,7 +87,7 @@ impl Wire {
             // Fails if another process has reserved the wire in the meantime. The order is relaxed, because the word
             // publishes no other data.
             if wire.compare_exchange(free, nic.free(), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                return Times { arrives: course.delivered, completes: course.completed };
+                return RequestTimes { arrives: course.delivered, completes: course.completed };
             }
         }
     }

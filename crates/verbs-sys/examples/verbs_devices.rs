@@ -5,10 +5,10 @@
 //! ```
 
 use std::ffi::CStr;
-use verbs_sys::Library;
+use verbs_sys::VerbsLibrary;
 
 fn main() {
-    let library = match Library::load() {
+    let library = match VerbsLibrary::load() {
         Ok(library) => library,
         Err(why) => return println!("no verbs: {why}"),
     };

@@ -20,6 +20,6 @@ pub use constants::*;
 pub use counter::*;
 pub use device::*;
 pub use efa::*;
-pub use library::{Counters, Library, RegDmabufMr, RegMrIova2};
+pub use library::{CounterFunctions, RegDmabufMr, RegMrIova2, VerbsLibrary};
 pub use memory::*;
 pub use pair::*;

@@ -33,7 +33,7 @@ pub type RegDmabufMr = unsafe extern "C" fn(
 /// The functions are rdma-core's own (or those of software EFA devices), and the requirements of their manual pages
 /// apply.
 #[derive(Debug)]
-pub struct Library {
+pub struct VerbsLibrary {
     pub ibv_get_device_list: unsafe extern "C" fn(count: *mut c_int) -> *mut *mut ibv_device,
     pub ibv_free_device_list: unsafe extern "C" fn(list: *mut *mut ibv_device),
     pub ibv_get_device_name: unsafe extern "C" fn(device: *mut ibv_device) -> *const c_char,
@@ -78,15 +78,15 @@ pub struct Library {
     /// Registers device memory by a dma-buf; in rdma-core since 34.
     pub ibv_reg_dmabuf_mr: Option<RegDmabufMr>,
     /// Functions of completion counters, if available; in rdma-core since 65.
-    pub counters: Option<Counters>,
+    pub counters: Option<CounterFunctions>,
 }
 
 /// Functions of completion counters.
 ///
 /// # Safety
-/// The requirements of [`Library`] apply.
+/// The requirements of [`VerbsLibrary`] apply.
 #[derive(Debug)]
-pub struct Counters {
+pub struct CounterFunctions {
     pub efadv_create_comp_cntr: unsafe extern "C" fn(
         context: *mut ibv_context,
         attributes: *mut ibv_comp_cntr_init_attr,
@@ -116,12 +116,12 @@ impl Places {
     }
 }
 
-impl Library {
+impl VerbsLibrary {
     /// Loads the functions, unless the process already has them with global scope, as with software EFA devices.
     ///
     /// # Errors
     /// Returns a short text if a library or function is missing.
-    pub fn load() -> Result<Library, String> {
+    pub fn load() -> Result<VerbsLibrary, String> {
         let this = Handle::this();
         // SAFETY: the symbol is only looked up, and never called.
         let has_all = unsafe { this.get::<unsafe extern "C" fn()>(b"efadv_query_cq") }.is_ok();
@@ -138,7 +138,7 @@ impl Library {
         let places = Places(places);
         // SAFETY: the types are those of rdma-core's headers; a test compares them.
         let library = unsafe {
-            Library {
+            VerbsLibrary {
                 ibv_get_device_list: places.get("ibv_get_device_list")?,
                 ibv_free_device_list: places.get("ibv_free_device_list")?,
                 ibv_get_device_name: places.get("ibv_get_device_name")?,
@@ -163,7 +163,7 @@ impl Library {
                 efadv_query_qp_wqs: places.get("efadv_query_qp_wqs")?,
                 efadv_query_cq: places.get("efadv_query_cq")?,
                 ibv_reg_dmabuf_mr: places.get("ibv_reg_dmabuf_mr").ok(),
-                counters: Counters::of(&places).ok(),
+                counters: CounterFunctions::of(&places).ok(),
             }
         };
         // The functions stay in use, so the libraries must not be unloaded.
@@ -172,13 +172,13 @@ impl Library {
     }
 }
 
-impl Counters {
+impl CounterFunctions {
     /// # Safety
-    /// The function types must be those of the library, as in [`Library::load`].
-    unsafe fn of(places: &Places) -> Result<Counters, String> {
+    /// The function types must be those of the library, as in [`VerbsLibrary::load`].
+    unsafe fn of(places: &Places) -> Result<CounterFunctions, String> {
         // SAFETY: the caller guarantees that the functions have these types.
         unsafe {
-            Ok(Counters {
+            Ok(CounterFunctions {
                 efadv_create_comp_cntr: places.get("efadv_create_comp_cntr")?,
                 ibv_destroy_comp_cntr: places.get("ibv_destroy_comp_cntr")?,
                 ibv_qp_attach_comp_cntr: places.get("ibv_qp_attach_comp_cntr")?,

@@ -1,16 +1,16 @@
 //! Measurement of one case: starts its participants together and reads the outcomes.
 
-use super::super::{Args, Fault};
-use super::cases::{Case, Executor, Fence, Placement};
+use super::super::{Fault, LitmusArgs};
+use super::cases::{Executor, LitmusCase, LitmusFence, Placement};
 use super::copies;
 use super::pe::{Pe, STRIDE};
 use crate::error::Failure;
-use cuda_std::litmus::Order;
+use cuda_std::litmus::AccessOrder;
 use cuda_std::memory::Word;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{DeviceError, Event, Launch, wait_for};
 use ginlab::signals;
-use kernels::litmus::{BROKEN, LANES, LITMUS_THREADS, LitmusArgs, OUTCOMES, on_cpu};
+use kernels::litmus::{BROKEN, LANES, LITMUS_THREADS, LitmusKernelArgs, OUTCOMES, on_cpu};
 use kernels::litmus_bulk::LITMUS_BULK;
 use std::time::{Duration, Instant};
 
@@ -20,14 +20,14 @@ const FIRST_ROUNDS: u64 = 64;
 const MOST_ROUNDS: u64 = 1 << 30;
 
 /// Counts of a case.
-pub struct Counted {
+pub struct OutcomeCounts {
     pub outcomes: [u64; OUTCOMES],
     pub time: Duration,
 }
 
 /// Runs a case until it has enough trials or its time is over. All PEs must call this function. Only PE 0 returns
 /// counts.
-pub fn count(args: &Args, pe: &Pe, case: &Case, ranks: &mut Bootstrap) -> Result<Counted, Failure> {
+pub fn count(args: &LitmusArgs, pe: &Pe, case: &LitmusCase, ranks: &mut Bootstrap) -> Result<OutcomeCounts, Failure> {
     let (groups, blocks, block) = pe.grid(case);
     let trials = args.trials.unwrap_or(if pe.is_emulated() { 1 << 10 } else { 10 << 20 });
     let wanted = trials.div_ceil(u64::from(groups * LANES)).min(MOST_ROUNDS);
@@ -62,22 +62,22 @@ pub fn count(args: &Args, pe: &Pe, case: &Case, ranks: &mut Bootstrap) -> Result
         outcomes[strong] -= 1;
         outcomes[case.test.weak] += 1;
     }
-    Ok(Counted { outcomes, time: began.elapsed() })
+    Ok(OutcomeCounts { outcomes, time: began.elapsed() })
 }
 
-fn arguments(args: &Args, pe: &Pe, case: &Case, groups: u32) -> LitmusArgs {
+fn arguments(args: &LitmusArgs, pe: &Pe, case: &LitmusCase, groups: u32) -> LitmusKernelArgs {
     let addresses = pe.addresses(case);
     let copies = case.role_of(Executor::CopyEngine).is_some();
-    LitmusArgs {
+    LitmusKernelArgs {
         roles: case.test.for_kernel(),
         count: case.test.count(),
         own: 0,
         same_block: u32::from(case.placement == Placement::Block),
         scope: case.scope as u32,
         order: match case.fence {
-            Fence::Pairs(order) => order as u32,
+            LitmusFence::Pairs(order) => order as u32,
             // Only the reader uses this order.
-            Fence::Bulk(_) | Fence::Copies { .. } => Order::ReleaseAcquire as u32,
+            LitmusFence::Bulk(_) | LitmusFence::Copies { .. } => AccessOrder::ReleaseAcquire as u32,
         },
         groups,
         payload: if case.test.has_payload { STRIDE } else { 1 },
@@ -107,8 +107,8 @@ fn arguments(args: &Args, pe: &Pe, case: &Case, groups: u32) -> LitmusArgs {
 /// The participants of this PE in one launch.
 struct Grid<'a> {
     pe: &'a Pe,
-    case: &'a Case,
-    args: LitmusArgs,
+    case: &'a LitmusCase,
+    args: LitmusKernelArgs,
     blocks: u32,
     block: u32,
     /// Whether the last role of threads does not start.
@@ -131,7 +131,7 @@ impl Grid<'_> {
                 }
             }
             let copied = match case.fence {
-                Fence::Copies { one_stream } => copies::run(pe, args, one_stream),
+                LitmusFence::Copies { one_stream } => copies::run(pe, args, one_stream),
                 _ => Ok(()),
             };
             if copied.is_err() {
@@ -168,14 +168,14 @@ impl Grid<'_> {
         let by_bulk = (bulk != 0).then(|| pe.device.function(&LITMUS_BULK, *block)).transpose()?;
         let mut events = Vec::new();
         if let Some(function) = by_threads {
-            let args = LitmusArgs { own: threads, ..*args };
+            let args = LitmusKernelArgs { own: threads, ..*args };
             // SAFETY: the memories have the sizes of the layout for this number of groups and outlive the grid, because
             // the caller waits for it. All roles have the same arguments.
             unsafe { pe.streams[0].launch(&function, grid(threads), *block, args) }?;
             events.push(pe.streams[0].mark()?);
         }
-        if let (Some(function), Fence::Bulk(order)) = (by_bulk, case.fence) {
-            let args = LitmusArgs { own: bulk, order: order as u32, ..*args };
+        if let (Some(function), LitmusFence::Bulk(order)) = (by_bulk, case.fence) {
+            let args = LitmusKernelArgs { own: bulk, order: order as u32, ..*args };
             // SAFETY: the memories meet the same requirements as for the kernel above. Blocks have 384 threads, and the
             // payload is 128 bytes.
             unsafe { pe.streams[1].launch(&function, grid(bulk), *block, args) }?;

@@ -1,9 +1,9 @@
 //! Cases to run. Each combines executors of the roles, their placement, a scope and an order.
 
-use super::super::{Args, check_list, keeps};
-use super::tests::{TESTS, Test};
+use super::super::{LitmusArgs, check_list, keeps};
+use super::tests::{LitmusTest, TESTS};
 use crate::error::Failure;
-use cuda_std::litmus::{Order, Scope};
+use cuda_std::litmus::{AccessOrder, MemoryScope};
 use kernels::litmus_bulk::BulkOrder;
 use strum::IntoStaticStr;
 
@@ -40,7 +40,7 @@ pub enum Placement {
 /// Memory of the locations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
-pub enum Memory {
+pub enum LitmusMemory {
     /// The GPU's memory.
     Device,
     /// Pinned host memory.
@@ -55,66 +55,71 @@ pub enum Memory {
 
 /// Order between two accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fence {
+pub enum LitmusFence {
     /// Order within the pairs of all roles.
-    Pairs(Order),
+    Pairs(AccessOrder),
     /// Order between a bulk store and its signal. The reader uses acquire loads.
     Bulk(BulkOrder),
     /// Two copies by copy engines, in one stream or in two. The reader uses acquire loads.
     Copies { one_stream: bool },
 }
 
-impl Fence {
+impl LitmusFence {
     /// Returns the value of the column.
     pub fn name(self) -> &'static str {
         match self {
-            Fence::Pairs(Order::Nothing) | Fence::Bulk(BulkOrder::Nothing) | Fence::Copies { one_stream: false } => {
-                "none"
-            }
-            Fence::Pairs(Order::ReleaseAcquire) => "release-acquire",
-            Fence::Pairs(Order::AcquireRelease) => "fence-acq-rel",
-            Fence::Pairs(Order::Sequential) => "fence-sc",
-            Fence::Pairs(Order::ReadBack) => "read-back",
-            Fence::Bulk(BulkOrder::SourceRead) => "bulk-source-read",
-            Fence::Bulk(BulkOrder::Complete) => "bulk-complete",
-            Fence::Bulk(BulkOrder::CompleteFence) => "bulk-complete-proxy-fence",
-            Fence::Bulk(BulkOrder::Unfenced) => "bulk-source-unfenced",
-            Fence::Copies { one_stream: true } => "stream-order",
+            LitmusFence::Pairs(AccessOrder::Nothing)
+            | LitmusFence::Bulk(BulkOrder::Nothing)
+            | LitmusFence::Copies { one_stream: false } => "none",
+            LitmusFence::Pairs(AccessOrder::ReleaseAcquire) => "release-acquire",
+            LitmusFence::Pairs(AccessOrder::AcquireRelease) => "fence-acq-rel",
+            LitmusFence::Pairs(AccessOrder::Sequential) => "fence-sc",
+            LitmusFence::Pairs(AccessOrder::ReadBack) => "read-back",
+            LitmusFence::Bulk(BulkOrder::SourceRead) => "bulk-source-read",
+            LitmusFence::Bulk(BulkOrder::Complete) => "bulk-complete",
+            LitmusFence::Bulk(BulkOrder::CompleteFence) => "bulk-complete-proxy-fence",
+            LitmusFence::Bulk(BulkOrder::Unfenced) => "bulk-source-unfenced",
+            LitmusFence::Copies { one_stream: true } => "stream-order",
         }
     }
 }
 
 /// A combination.
 #[derive(Clone, Copy, Debug)]
-pub struct Case {
-    pub test: &'static Test,
-    pub scope: Scope,
+pub struct LitmusCase {
+    pub test: &'static LitmusTest,
+    pub scope: MemoryScope,
     /// Executor of each role.
     pub roles: [Executor; 4],
-    pub fence: Fence,
+    pub fence: LitmusFence,
     pub placement: Placement,
-    pub memory: Memory,
+    pub memory: LitmusMemory,
 }
 
-const ORDERS: [Order; 5] =
-    [Order::Nothing, Order::ReleaseAcquire, Order::AcquireRelease, Order::Sequential, Order::ReadBack];
+const ORDERS: [AccessOrder; 5] = [
+    AccessOrder::Nothing,
+    AccessOrder::ReleaseAcquire,
+    AccessOrder::AcquireRelease,
+    AccessOrder::Sequential,
+    AccessOrder::ReadBack,
+];
 const THREADS: [Executor; 4] = [Executor::Thread; 4];
 
-impl Case {
+impl LitmusCase {
     /// Returns whether the memory model permits the weak outcome. If the scope does not include the other roles, a
     /// fence of that scope does not order the accesses.
     pub fn is_allowed(&self) -> bool {
         let needed = match self.placement {
-            Placement::Block => Scope::Block,
-            Placement::Device => Scope::Device,
-            Placement::Host | Placement::Peer | Placement::SameGpu => Scope::System,
+            Placement::Block => MemoryScope::Block,
+            Placement::Device => MemoryScope::Device,
+            Placement::Host | Placement::Peer | Placement::SameGpu => MemoryScope::System,
         };
         let is_narrow = (self.scope as u32) < needed as u32;
         is_narrow
             || match self.fence {
-                Fence::Pairs(order) => self.test.allowed_with(order),
-                Fence::Bulk(order) => !matches!(order, BulkOrder::Complete | BulkOrder::CompleteFence),
-                Fence::Copies { one_stream } => !one_stream,
+                LitmusFence::Pairs(order) => self.test.allowed_with(order),
+                LitmusFence::Bulk(order) => !matches!(order, BulkOrder::Complete | BulkOrder::CompleteFence),
+                LitmusFence::Copies { one_stream } => !one_stream,
             }
     }
 
@@ -149,29 +154,30 @@ impl Case {
     /// Returns the name of the scope.
     pub fn scope_name(&self) -> &'static str {
         match self.scope {
-            Scope::Block => "block",
-            Scope::Device => "device",
-            Scope::System => "system",
+            MemoryScope::Block => "block",
+            MemoryScope::Device => "device",
+            MemoryScope::System => "system",
         }
     }
 }
 
 /// Returns all orders of a test of pairs.
-fn orders(test: &'static Test) -> impl Iterator<Item = Fence> {
-    ORDERS.into_iter().filter(|order| *order != Order::ReadBack || test.reads_back).map(Fence::Pairs)
+fn orders(test: &'static LitmusTest) -> impl Iterator<Item = LitmusFence> {
+    ORDERS.into_iter().filter(|order| *order != AccessOrder::ReadBack || test.reads_back).map(LitmusFence::Pairs)
 }
 
 /// Returns the cases on one GPU and the CPU.
-fn on_one(emulated: bool) -> Vec<Case> {
+fn on_one(emulated: bool) -> Vec<LitmusCase> {
     let mut cases = Vec::new();
-    let scopes = [Scope::Block, Scope::Device, Scope::System];
+    let scopes = [MemoryScope::Block, MemoryScope::Device, MemoryScope::System];
     for test in &TESTS {
         for placement in [Placement::Block, Placement::Device] {
             for scope in scopes {
-                let is_wide = scope == Scope::System && placement == Placement::Device;
-                let memories = if is_wide { &[Memory::Device, Memory::Host][..] } else { &[Memory::Device] };
+                let is_wide = scope == MemoryScope::System && placement == Placement::Device;
+                let memories =
+                    if is_wide { &[LitmusMemory::Device, LitmusMemory::Host][..] } else { &[LitmusMemory::Device] };
                 for &memory in memories {
-                    cases.extend(orders(test).map(|fence| Case {
+                    cases.extend(orders(test).map(|fence| LitmusCase {
                         test,
                         scope,
                         roles: THREADS,
@@ -183,48 +189,48 @@ fn on_one(emulated: bool) -> Vec<Case> {
             }
         }
         for roles in with_cpu(test) {
-            cases.extend(orders(test).map(|fence| Case {
+            cases.extend(orders(test).map(|fence| LitmusCase {
                 test,
-                scope: Scope::System,
+                scope: MemoryScope::System,
                 roles,
                 fence,
                 placement: Placement::Host,
-                memory: Memory::Host,
+                memory: LitmusMemory::Host,
             }));
         }
     }
-    let bytes = Case {
-        test: Test::named("signal-after-bytes"),
-        scope: Scope::System,
+    let bytes = LitmusCase {
+        test: LitmusTest::named("signal-after-bytes"),
+        scope: MemoryScope::System,
         roles: THREADS,
-        fence: Fence::Copies { one_stream: false },
+        fence: LitmusFence::Copies { one_stream: false },
         placement: Placement::Device,
-        memory: Memory::Device,
+        memory: LitmusMemory::Device,
     };
     for one_stream in [false, true] {
         let roles = [Executor::CopyEngine, Executor::Thread, Executor::Thread, Executor::Thread];
-        cases.push(Case { roles, fence: Fence::Copies { one_stream }, ..bytes });
+        cases.push(LitmusCase { roles, fence: LitmusFence::Copies { one_stream }, ..bytes });
     }
     if !emulated {
         for (reader, placement, memory) in [
-            (Executor::Thread, Placement::Device, Memory::Device),
-            (Executor::Thread, Placement::Device, Memory::Host),
-            (Executor::Cpu, Placement::Host, Memory::Host),
+            (Executor::Thread, Placement::Device, LitmusMemory::Device),
+            (Executor::Thread, Placement::Device, LitmusMemory::Host),
+            (Executor::Cpu, Placement::Host, LitmusMemory::Host),
         ] {
             let roles = [Executor::Bulk, reader, reader, reader];
-            cases.extend(bulk_orders().map(|fence| Case { roles, fence, placement, memory, ..bytes }));
+            cases.extend(bulk_orders().map(|fence| LitmusCase { roles, fence, placement, memory, ..bytes }));
         }
     }
     cases
 }
 
-fn bulk_orders() -> impl Iterator<Item = Fence> {
+fn bulk_orders() -> impl Iterator<Item = LitmusFence> {
     use BulkOrder::{Complete, CompleteFence, Nothing, SourceRead, Unfenced};
-    [Nothing, SourceRead, Complete, CompleteFence, Unfenced].into_iter().map(Fence::Bulk)
+    [Nothing, SourceRead, Complete, CompleteFence, Unfenced].into_iter().map(LitmusFence::Bulk)
 }
 
 /// Returns the executors of a test in which some roles are run by the CPU.
-fn with_cpu(test: &Test) -> Vec<[Executor; 4]> {
+fn with_cpu(test: &LitmusTest) -> Vec<[Executor; 4]> {
     use Executor::{Cpu, Thread};
     match test.name {
         "message-passing" | "signal-after-bytes" => vec![[Thread, Cpu, Thread, Thread], [Cpu, Thread, Thread, Thread]],
@@ -234,25 +240,25 @@ fn with_cpu(test: &Test) -> Vec<[Executor; 4]> {
 }
 
 /// Returns the cases on several PEs.
-fn on_several(emulated: bool, placement: Placement) -> Vec<Case> {
+fn on_several(emulated: bool, placement: Placement) -> Vec<LitmusCase> {
     let mut cases = Vec::new();
     for test in &TESTS {
-        for memory in [Memory::OfReader, Memory::OfWriter, Memory::Split] {
-            let case = Case {
+        for memory in [LitmusMemory::OfReader, LitmusMemory::OfWriter, LitmusMemory::Split] {
+            let case = LitmusCase {
                 test,
-                scope: Scope::System,
+                scope: MemoryScope::System,
                 roles: THREADS,
-                fence: Fence::Pairs(Order::Nothing),
+                fence: LitmusFence::Pairs(AccessOrder::Nothing),
                 placement,
                 memory,
             };
-            cases.extend(orders(test).map(|fence| Case { fence, ..case }));
-            if memory == Memory::OfReader {
-                cases.extend(orders(test).map(|fence| Case { fence, scope: Scope::Device, ..case }));
+            cases.extend(orders(test).map(|fence| LitmusCase { fence, ..case }));
+            if memory == LitmusMemory::OfReader {
+                cases.extend(orders(test).map(|fence| LitmusCase { fence, scope: MemoryScope::Device, ..case }));
             }
-            if memory == Memory::OfReader && test.has_payload && !emulated {
+            if memory == LitmusMemory::OfReader && test.has_payload && !emulated {
                 let roles = [Executor::Bulk, Executor::Thread, Executor::Thread, Executor::Thread];
-                cases.extend(bulk_orders().map(|fence| Case { roles, fence, ..case }));
+                cases.extend(bulk_orders().map(|fence| LitmusCase { roles, fence, ..case }));
             }
         }
     }
@@ -260,15 +266,15 @@ fn on_several(emulated: bool, placement: Placement) -> Vec<Case> {
 }
 
 /// Value of a column of a case.
-type Column = fn(&Case) -> &'static str;
+type Column = fn(&LitmusCase) -> &'static str;
 
 /// Returns the cases that the options select.
-pub fn cases(args: &Args, emulated: bool, pes: usize, placement: Placement) -> Result<Vec<Case>, Failure> {
+pub fn cases(args: &LitmusArgs, emulated: bool, pes: usize, placement: Placement) -> Result<Vec<LitmusCase>, Failure> {
     let all = if pes == 1 { on_one(emulated) } else { on_several(emulated, placement) };
     let lists: [(&str, &[String], Column); 5] = [
         ("--test", &args.test, |case| case.test.name),
-        ("--scope", &args.scope, Case::scope_name),
-        ("--writer", &args.writer, Case::writer),
+        ("--scope", &args.scope, LitmusCase::scope_name),
+        ("--writer", &args.writer, LitmusCase::writer),
         ("--fence", &args.fence, |case| case.fence.name()),
         ("--placement", &args.placement, |case| case.placement.into()),
     ];
@@ -281,8 +287,8 @@ pub fn cases(args: &Args, emulated: bool, pes: usize, placement: Placement) -> R
         }
         check_list(option, list, &known)?;
     }
-    let kept = |case: &Case| lists.iter().all(|(_, list, value)| keeps(list, value(case)));
-    let kept: Vec<Case> = all.into_iter().filter(kept).collect();
+    let kept = |case: &LitmusCase| lists.iter().all(|(_, list, value)| keeps(list, value(case)));
+    let kept: Vec<LitmusCase> = all.into_iter().filter(kept).collect();
     if kept.is_empty() {
         return Err(Failure::Usage(
             "--test, --scope, --writer, --fence, --placement: no combination has all of these values".into(),

@@ -4,10 +4,10 @@
 use super::pe::{Pe, STRIDE};
 use crate::error::Failure;
 use ginlab::cuda::{DeviceError, Launch, Stream, wait_for};
-use kernels::litmus::{LANES, LitmusArgs, Participant, SETS};
+use kernels::litmus::{LANES, LitmusKernelArgs, Participant, SETS};
 
 /// Runs all rounds. If `one_stream` is true, both copies are in one stream.
-pub fn run(pe: &Pe, args: &LitmusArgs, one_stream: bool) -> Result<(), Failure> {
+pub fn run(pe: &Pe, args: &LitmusKernelArgs, one_stream: bool) -> Result<(), Failure> {
     let signals = &pe.streams[if one_stream { 2 } else { 3 }];
     for round in args.first_round..args.first_round + args.rounds {
         let everyone = || (0..args.groups).map(|group| Participant::on_cpu(args, 0, group));
@@ -30,7 +30,7 @@ pub fn run(pe: &Pe, args: &LitmusArgs, one_stream: bool) -> Result<(), Failure> 
 }
 
 /// Copies the values of a round to the locations of all instances, and waits for the copies.
-fn copy(pe: &Pe, args: &LitmusArgs, round: u64, streams: [&Stream; 2]) -> Result<(), DeviceError> {
+fn copy(pe: &Pe, args: &LitmusKernelArgs, round: u64, streams: [&Stream; 2]) -> Result<(), DeviceError> {
     let Some(sources) = &pe.sources else { return Ok(()) };
     let words = (args.groups * LANES * STRIDE) as usize;
     let bytes = words * 8;

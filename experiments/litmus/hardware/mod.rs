@@ -7,20 +7,20 @@ mod pe;
 mod rows;
 mod tests;
 
-use super::network::{Document, shows};
-use super::{Args, OnDevice, SCHEMA};
+use super::network::{LitmusDocument, shows};
+use super::{LitmusArgs, OnDevice, SCHEMA};
 use crate::error::Failure;
 use crate::listing::{entries, table};
 use crate::mps;
 use crate::ranks::{Ranks, with_ranks};
 use crate::values::usage;
-use cases::{Case, cases};
+use cases::{LitmusCase, cases};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::Choice;
+use ginlab::cuda::DeviceChoice;
 use ginlab::report::{Header, Key};
 use ginlab::versions::Versions;
 use pe::Pe;
-use rows::{FIELDS, Row, TABLE};
+use rows::{FIELDS, LitmusRow, TABLE};
 use std::collections::BTreeMap;
 
 /// Number of seeds with which the worst-case network is searched for a test's weak outcome.
@@ -29,7 +29,7 @@ const SEEDS: u64 = 100;
 const MOST_PES: usize = 4;
 
 /// Runs all cases, and writes the rows on PE 0.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &LitmusArgs) -> Result<(), Failure> {
     let pes = args.np.unwrap_or(1);
     if !(1..=MOST_PES).contains(&pes) {
         return Err(usage("--np", format!("{pes}: must be from 1 to {MOST_PES}")));
@@ -38,9 +38,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Some(OnDevice::Number(_)) if pes > 1 => {
             return Err(usage("--device", "a number specifies one GPU: use gpu with --np, or CUDA_VISIBLE_DEVICES"));
         }
-        Some(OnDevice::Number(_)) => Choice::Gpu,
+        Some(OnDevice::Number(_)) => DeviceChoice::Gpu,
         Some(OnDevice::Kind(choice)) => choice,
-        None => Choice::Auto,
+        None => DeviceChoice::Auto,
     };
     let ranks = Ranks {
         kind: None,
@@ -73,10 +73,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// Runs all cases of this PE. The rows are complete on PE 0.
 fn measure(
-    args: &Args,
+    args: &LitmusArgs,
     ranks: &mut Bootstrap,
     header: &mut Option<Header>,
-    rows: &mut Vec<Row>,
+    rows: &mut Vec<LitmusRow>,
 ) -> Result<(), Failure> {
     if !ranks.same_host() {
         return Err(usage("--np", "memory can be mapped only between GPUs of one host"));
@@ -88,7 +88,7 @@ fn measure(
     for case in cases {
         let counted = bench::count(args, &pe, &case, ranks)?;
         if pe.me == 0 {
-            rows.push(Row {
+            rows.push(LitmusRow {
                 case,
                 device: pe.device.name(),
                 seen_in_network: network.shows(&case)?,
@@ -106,7 +106,7 @@ struct Network(BTreeMap<(&'static str, bool), Option<bool>>);
 
 impl Network {
     /// Returns whether the network shows the weak outcome of the test of the same shape.
-    fn shows(&mut self, case: &Case) -> Result<Option<bool>, Failure> {
+    fn shows(&mut self, case: &LitmusCase) -> Result<Option<bool>, Failure> {
         let Some(name) = case.test.network else { return Ok(None) };
         let key = (name, !case.is_allowed());
         if let Some(known) = self.0.get(&key) {
@@ -135,8 +135,8 @@ fn describe_run(pe: &Pe) -> Header {
     header
 }
 
-fn describe(row: &Row) -> String {
-    let Row { case, .. } = row;
+fn describe(row: &LitmusRow) -> String {
+    let LitmusRow { case, .. } = row;
     format!(
         "{} ({} to {}, {}, scope {}): a forbidden outcome in {} of {} trials",
         case.test.name,
@@ -149,8 +149,8 @@ fn describe(row: &Row) -> String {
     )
 }
 
-fn write(args: &Args, header: &Header, rows: &[Row]) -> Result<(), Failure> {
+fn write(args: &LitmusArgs, header: &Header, rows: &[LitmusRow]) -> Result<(), Failure> {
     let written = entries(&FIELDS, rows);
-    let document = Document { schema: SCHEMA, header, rows: &written };
+    let document = LitmusDocument { schema: SCHEMA, header, rows: &written };
     args.output.write(header, &FIELDS.map(|(key, _)| key), &written, &document, &table(&TABLE, rows))
 }

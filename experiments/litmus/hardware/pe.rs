@@ -1,13 +1,13 @@
 //! State of one PE for the whole run: its device, the memory of all PEs, and the number of rounds so far.
 
-use super::super::{Args, OnDevice};
-use super::cases::{Case, Executor, Memory, Placement};
+use super::super::{LitmusArgs, OnDevice};
+use super::cases::{Executor, LitmusCase, LitmusMemory, Placement};
 use crate::error::Failure;
 use cuda_std::emulation;
 use cuda_std::memory::{Word, load_acquire_host_u64};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
-use ginlab::cuda::{Buffer, Choice, Device, DeviceError, OpenedMemory, PeerHandle, Place, Stream};
+use ginlab::cuda::{Buffer, Device, DeviceChoice, DeviceError, MemoryLocation, OpenedMemory, PeerHandle, Stream};
 use ginlab::gin::seat::{Seat, Wants};
 use ginlab::sharing::Sharing;
 use kernels::litmus::{APART, LANES, LITMUS_THREADS, LOCATIONS, OUTCOMES, ROLES, SETS, end_waits};
@@ -24,7 +24,7 @@ const GROUPS_COPIED: u32 = 32;
 
 /// Parts of a memory, as offsets in bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Layout {
+pub struct LitmusLayout {
     location: u64,
     flags: u64,
     results: u64,
@@ -32,14 +32,14 @@ pub struct Layout {
     bytes: u64,
 }
 
-impl Layout {
-    fn of(groups: u32) -> Layout {
+impl LitmusLayout {
+    fn of(groups: u32) -> LitmusLayout {
         let (groups, instances) = (u64::from(groups), u64::from(groups * LANES));
         let location = instances * u64::from(SETS * STRIDE) * 8;
         let flags = LOCATIONS as u64 * location;
         let results = flags + groups * (ROLES * APART) as u64 * 8;
         let counts = results + 2 * instances * ROLES as u64 * 8;
-        Layout { location, flags, results, counts, bytes: counts + instances * OUTCOMES as u64 * 4 }
+        LitmusLayout { location, flags, results, counts, bytes: counts + instances * OUTCOMES as u64 * 4 }
     }
 }
 
@@ -69,7 +69,7 @@ pub struct Pe {
     host: Option<Buffer>,
     /// Sources of copies, in pinned host memory.
     pub sources: Option<Buffer>,
-    layout: Layout,
+    layout: LitmusLayout,
     /// Blocks of a grid.
     blocks: u32,
     cpus: u32,
@@ -81,12 +81,12 @@ pub struct Pe {
 
 impl Pe {
     /// Opens the device and the memory of all PEs.
-    pub fn open(args: &Args, ranks: &mut Bootstrap) -> Result<Pe, Failure> {
+    pub fn open(args: &LitmusArgs, ranks: &mut Bootstrap) -> Result<Pe, Failure> {
         let (me, pes) = (ranks.rank(), ranks.size());
         let (device, sharing, notes) = match args.device {
             Some(OnDevice::Number(number)) => (numbered(number)?, None, Vec::new()),
             other => {
-                let choice = if let Some(OnDevice::Kind(choice)) = other { choice } else { Choice::Auto };
+                let choice = if let Some(OnDevice::Kind(choice)) = other { choice } else { DeviceChoice::Auto };
                 let Seat { device, sharing, notes, .. } = Seat::open(ranks, Wants::new(choice))?;
                 (device, Some(sharing), notes)
             }
@@ -102,7 +102,7 @@ impl Pe {
             device.resident_blocks(&LITMUS_THREADS, WARPS * LANES)?.min(device.multiprocessors()?)
         };
         let blocks = ranks.all_gather_values(&blocks, "resident blocks")?.into_iter().min().unwrap_or(blocks);
-        let layout = Layout::of((blocks * WARPS).max(GROUPS_COPIED));
+        let layout = LitmusLayout::of((blocks * WARPS).max(GROUPS_COPIED));
         let memory = device.peer_memory(layout.bytes)?;
         let shares = sharing.as_ref().is_some_and(Sharing::is_shared);
         let mut pe = Pe {
@@ -115,9 +115,9 @@ impl Pe {
             },
             streams: [Stream::new(&device)?, Stream::new(&device)?, Stream::new(&device)?, Stream::new(&device)?],
             opened: Vec::new(),
-            host: (pes == 1).then(|| device.allocate(Place::Host, layout.bytes as usize)).transpose()?,
+            host: (pes == 1).then(|| device.allocate(MemoryLocation::Host, layout.bytes as usize)).transpose()?,
             sources: (pes == 1)
-                .then(|| device.allocate(Place::Host, (2 * GROUPS_COPIED * LANES * STRIDE * 8) as usize))
+                .then(|| device.allocate(MemoryLocation::Host, (2 * GROUPS_COPIED * LANES * STRIDE * 8) as usize))
                 .transpose()?,
             memory,
             sharing,
@@ -125,7 +125,7 @@ impl Pe {
             layout,
             blocks,
             cpus: if emulated { 1 } else { (cores::usable() / 2).clamp(1, 4) as u32 },
-            words: device.allocate(Place::Host, 2 * APART * 8)?,
+            words: device.allocate(MemoryLocation::Host, 2 * APART * 8)?,
             round: Cell::new(0),
             device,
         };
@@ -157,7 +157,7 @@ impl Pe {
 
     /// Returns the number of groups, the number of blocks, and the threads per block. The number of blocks applies to
     /// each role, or to all roles if they share blocks.
-    pub fn grid(&self, case: &Case) -> (u32, u32, u32) {
+    pub fn grid(&self, case: &LitmusCase) -> (u32, u32, u32) {
         let count = case.test.count();
         let warps = match (self.is_emulated(), case.placement) {
             (false, _) => WARPS,
@@ -184,7 +184,7 @@ impl Pe {
 
     /// Returns the addresses of the memory of a case. If a CPU participates, flags, results and counts are in memory
     /// that it can access. Otherwise, they are in the memory of PE 0.
-    pub fn addresses(&self, case: &Case) -> Addresses {
+    pub fn addresses(&self, case: &LitmusCase) -> Addresses {
         let base = |pe: usize| match self.opened.get(pe) {
             Some(Some(memory)) => memory.address(),
             _ => self.memory.address(),
@@ -192,14 +192,14 @@ impl Pe {
         let host = self.host.as_ref().map_or(0, Buffer::address);
         let (first, last) = (0, (case.test.count() as usize - 1) % self.pes);
         let of_location = |location: usize| match case.memory {
-            Memory::Device | Memory::OfWriter => base(first),
-            Memory::Host => host,
-            Memory::OfReader => base(last),
-            Memory::Split => base(if location == 0 { last } else { first }),
+            LitmusMemory::Device | LitmusMemory::OfWriter => base(first),
+            LitmusMemory::Host => host,
+            LitmusMemory::OfReader => base(last),
+            LitmusMemory::Split => base(if location == 0 { last } else { first }),
         };
         let by_cpu = [Executor::Cpu, Executor::CopyEngine].into_iter().any(|one| case.role_of(one).is_some());
         let meets = if by_cpu { host } else { base(0) };
-        let Layout { location, flags, results, counts, .. } = self.layout;
+        let LitmusLayout { location, flags, results, counts, .. } = self.layout;
         Addresses {
             locations: std::array::from_fn(|index| of_location(index) + index as u64 * location),
             flags: meets + flags,
@@ -209,19 +209,19 @@ impl Pe {
     }
 
     /// Returns PE 0's memory with the counts of a case.
-    fn counting(&self, case: &Case) -> &Buffer {
+    fn counting(&self, case: &LitmusCase) -> &Buffer {
         let by_cpu = [Executor::Cpu, Executor::CopyEngine].into_iter().any(|one| case.role_of(one).is_some());
         if by_cpu { self.host.as_ref().unwrap_or(&self.memory) } else { &self.memory }
     }
 
     /// Sets the counts of a case to 0.
-    pub fn reset(&self, case: &Case, groups: u32) -> Result<(), DeviceError> {
+    pub fn reset(&self, case: &LitmusCase, groups: u32) -> Result<(), DeviceError> {
         let zeros = vec![0u32; (groups * LANES) as usize * OUTCOMES];
         self.counting(case).write(self.layout.counts as usize, &zeros)
     }
 
     /// Returns the counts of a case, by outcome.
-    pub fn counts(&self, case: &Case, groups: u32) -> Result<[u64; OUTCOMES], DeviceError> {
+    pub fn counts(&self, case: &LitmusCase, groups: u32) -> Result<[u64; OUTCOMES], DeviceError> {
         let mut counts = vec![0u32; (groups * LANES) as usize * OUTCOMES];
         self.counting(case).read(self.layout.counts as usize, &mut counts)?;
         let mut sums = [0; OUTCOMES];
@@ -260,5 +260,5 @@ fn numbered(number: usize) -> Result<Device, Failure> {
     if gpus > 0 && number >= gpus {
         return Err(Failure::Usage(format!("--device: {number}: this machine has GPUs 0 to {}", gpus - 1)));
     }
-    Ok(Device::open(Choice::Gpu, number)?.0)
+    Ok(Device::open(DeviceChoice::Gpu, number)?.0)
 }

@@ -1,13 +1,13 @@
 //! Rows: a case, its counts, and the verdict.
 
-use super::cases::Case;
-use crate::listing::{Column, Field};
+use super::cases::LitmusCase;
+use crate::listing::{Field, ListingColumn};
 use kernels::litmus::OUTCOMES;
 use serde_json::{Value, json};
 
 /// A case with its counts.
-pub struct Row {
-    pub case: Case,
+pub struct LitmusRow {
+    pub case: LitmusCase,
     pub device: String,
     /// Whether the worst-case network shows the weak outcome of the test of the same shape, with a wait if this case
     /// forbids it.
@@ -16,7 +16,7 @@ pub struct Row {
     pub seconds: f64,
 }
 
-impl Row {
+impl LitmusRow {
     /// Returns the number of trials.
     pub fn trials(&self) -> u64 {
         self.outcomes.iter().sum()
@@ -51,7 +51,7 @@ fn yes(value: bool) -> &'static str {
 }
 
 /// Columns of CSV and JSON. The elements of `outcomes` are the counts of each outcome, by its number.
-pub const FIELDS: [Field<Row>; 16] = [
+pub const FIELDS: [Field<LitmusRow>; 16] = [
     ("test", |row| json!(row.case.test.name)),
     ("device", |row| json!(row.device)),
     ("scope", |row| json!(row.case.scope_name())),
@@ -71,7 +71,7 @@ pub const FIELDS: [Field<Row>; 16] = [
 ];
 
 /// Columns of the table.
-pub const TABLE: [Column<Row>; 12] = [
+pub const TABLE: [ListingColumn<LitmusRow>; 12] = [
     ("test", "", |row| row.case.test.name.into()),
     ("scope", "", |row| row.case.scope_name().into()),
     ("writer", "", |row| row.case.writer().into()),

@@ -1,16 +1,16 @@
 //! Table of litmus tests: the accesses of each role, the weak outcome, and the orders that exclude it.
 
-use cuda_std::litmus::{Order, Pair};
-use kernels::litmus::{ROLES, Role};
+use cuda_std::litmus::{AccessOrder, AccessPair};
+use kernels::litmus::{LitmusRole, ROLES};
 
 /// A test: its roles, and the outcome that sequential consistency excludes.
 #[derive(Debug)]
-pub struct Test {
+pub struct LitmusTest {
     pub name: &'static str,
     /// Test of the worst-case network with the same shape.
     pub network: Option<&'static str>,
     /// Kind of each pair, its locations, and the position of its bits in the outcome.
-    roles: &'static [(Pair, u32, u32, u32)],
+    roles: &'static [(AccessPair, u32, u32, u32)],
     /// The weak outcome.
     pub weak: usize,
     /// Number of bits of an outcome.
@@ -30,7 +30,7 @@ const X: u32 = 0;
 const Y: u32 = 1;
 const Z: u32 = 2;
 
-const BASE: Test = Test {
+const BASE: LitmusTest = LitmusTest {
     name: "",
     network: None,
     roles: &[],
@@ -43,34 +43,38 @@ const BASE: Test = Test {
 };
 
 /// Two roles: a writer of X, then Y, and a reader of Y, then X. Weak: Y is new, and X is old.
-const MESSAGE: Test =
-    Test { roles: &[(Pair::WriteWrite, X, Y, 0), (Pair::ReadRead, Y, X, 0)], weak: 0b01, reads_back: true, ..BASE };
+const MESSAGE: LitmusTest = LitmusTest {
+    roles: &[(AccessPair::WriteWrite, X, Y, 0), (AccessPair::ReadRead, Y, X, 0)],
+    weak: 0b01,
+    reads_back: true,
+    ..BASE
+};
 
 /// All tests. Each bit of an outcome represents a load of a role, in order. The bit is set if the load returned the new
 /// value.
-pub static TESTS: [Test; 8] = [
-    Test { name: "message-passing", network: Some("message-passing"), ..MESSAGE },
-    Test { name: "signal-after-bytes", network: Some("signal-after-bytes"), has_payload: true, ..MESSAGE },
+pub static TESTS: [LitmusTest; 8] = [
+    LitmusTest { name: "message-passing", network: Some("message-passing"), ..MESSAGE },
+    LitmusTest { name: "signal-after-bytes", network: Some("signal-after-bytes"), has_payload: true, ..MESSAGE },
     // Each role stores one word and loads the other one. Weak: both are old.
-    Test {
+    LitmusTest {
         name: "store-buffering",
         network: Some("store-buffering"),
-        roles: &[(Pair::WriteRead, X, Y, 0), (Pair::WriteRead, Y, X, 1)],
+        roles: &[(AccessPair::WriteRead, X, Y, 0), (AccessPair::WriteRead, Y, X, 1)],
         weak: 0b00,
         is_causal: false,
         ..BASE
     },
     // Each role loads one word and stores the other one. Weak: both are new.
-    Test {
+    LitmusTest {
         name: "load-buffering",
-        roles: &[(Pair::ReadWrite, X, Y, 0), (Pair::ReadWrite, Y, X, 1)],
+        roles: &[(AccessPair::ReadWrite, X, Y, 0), (AccessPair::ReadWrite, Y, X, 1)],
         weak: 0b11,
         ..BASE
     },
     // Both roles store both words, in opposite order. Weak: the first store of each is the last one of its word.
-    Test {
+    LitmusTest {
         name: "2+2w",
-        roles: &[(Pair::WriteWrite, X, Y, 0), (Pair::WriteWrite, Y, X, 0)],
+        roles: &[(AccessPair::WriteWrite, X, Y, 0), (AccessPair::WriteWrite, Y, X, 0)],
         weak: 0b11,
         reads_final: true,
         is_causal: false,
@@ -78,28 +82,33 @@ pub static TESTS: [Test; 8] = [
         ..BASE
     },
     // Two writers, and two readers that load both words in opposite order. Weak: each sees only the first new.
-    Test {
+    LitmusTest {
         name: "iriw",
-        roles: &[(Pair::Write, X, X, 0), (Pair::Write, Y, Y, 0), (Pair::ReadRead, X, Y, 0), (Pair::ReadRead, Y, X, 2)],
+        roles: &[
+            (AccessPair::Write, X, X, 0),
+            (AccessPair::Write, Y, Y, 0),
+            (AccessPair::ReadRead, X, Y, 0),
+            (AccessPair::ReadRead, Y, X, 2),
+        ],
         weak: 0b0101,
         bits: 4,
         is_causal: false,
         ..BASE
     },
     // Cumulativity: role 1 sees X and stores Y, role 2 sees Y and loads X. Weak: X is old.
-    Test {
+    LitmusTest {
         name: "wrc",
         network: Some("cumulativity"),
-        roles: &[(Pair::Write, X, X, 0), (Pair::ReadWrite, X, Y, 0), (Pair::ReadRead, Y, X, 1)],
+        roles: &[(AccessPair::Write, X, X, 0), (AccessPair::ReadWrite, X, Y, 0), (AccessPair::ReadRead, Y, X, 1)],
         weak: 0b011,
         bits: 3,
         ..BASE
     },
     // Cumulativity: role 0 stores X and Y, role 1 sees Y and stores Z, role 2 sees Z and loads X. Weak: X is old.
-    Test {
+    LitmusTest {
         name: "isa2",
         network: Some("cumulativity"),
-        roles: &[(Pair::WriteWrite, X, Y, 0), (Pair::ReadWrite, Y, Z, 0), (Pair::ReadRead, Z, X, 1)],
+        roles: &[(AccessPair::WriteWrite, X, Y, 0), (AccessPair::ReadWrite, Y, Z, 0), (AccessPair::ReadRead, Z, X, 1)],
         weak: 0b011,
         bits: 3,
         reads_back: true,
@@ -107,9 +116,9 @@ pub static TESTS: [Test; 8] = [
     },
 ];
 
-impl Test {
+impl LitmusTest {
     /// Returns the test with this name.
-    pub fn named(name: &str) -> &'static Test {
+    pub fn named(name: &str) -> &'static LitmusTest {
         TESTS.iter().find(|test| test.name == name).unwrap_or(&TESTS[0])
     }
 
@@ -119,21 +128,21 @@ impl Test {
     }
 
     /// Returns the roles for the kernel.
-    pub fn for_kernel(&self) -> [Role; ROLES] {
-        let mut all = [Role::default(); ROLES];
+    pub fn for_kernel(&self) -> [LitmusRole; ROLES] {
+        let mut all = [LitmusRole::default(); ROLES];
         for (to, &(kind, first, second, shift)) in all.iter_mut().zip(self.roles) {
-            *to = Role { kind: kind as u32, first, second, shift };
+            *to = LitmusRole { kind: kind as u32, first, second, shift };
         }
         all
     }
 
     /// Returns whether the memory model permits the weak outcome if the accesses of each role have this order. Assumes
     /// that the scope includes all roles.
-    pub fn allowed_with(&self, order: Order) -> bool {
+    pub fn allowed_with(&self, order: AccessOrder) -> bool {
         match order {
-            Order::Nothing | Order::ReadBack => true,
-            Order::ReleaseAcquire | Order::AcquireRelease => !self.is_causal,
-            Order::Sequential => false,
+            AccessOrder::Nothing | AccessOrder::ReadBack => true,
+            AccessOrder::ReleaseAcquire | AccessOrder::AcquireRelease => !self.is_causal,
+            AccessOrder::Sequential => false,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Exhibit: a proxy coalesces signals into the value of their counter.
 
-use crate::museum::port::{Done, Port, Write};
+use crate::museum::port::{Port, PortWrite, RuleResult};
 
 /// Number of signals that PE 0 sends to one counter.
 const SIGNALS: u64 = 64;
@@ -9,7 +9,7 @@ const COUNTER: u64 = 0;
 
 /// EFA has no atomics, so the proxy of PE 0 maintains the counter of PE 1 and writes its new value. PE 1 waits until
 /// the value includes all signals.
-pub fn coalesced(port: &Port, fixed: bool) -> Done {
+pub fn coalesced(port: &Port, fixed: bool) -> RuleResult {
     if port.me() == 1 {
         return port.until(
             |_| Ok(port.word(COUNTER) == SIGNALS),
@@ -30,7 +30,7 @@ pub fn coalesced(port: &Port, fixed: bool) -> Done {
         if signals > posted && may_post {
             // Each value has its own source word, so that no source is rewritten while its write is in flight.
             port.set_word(signals, signals);
-            port.write(Write { from: signals, to: COUNTER, words: 1, token: signals, ..Write::default() })?;
+            port.write(PortWrite { from: signals, to: COUNTER, words: 1, token: signals, ..PortWrite::default() })?;
             (posted, in_flight) = (signals, true);
         }
         in_flight &= !port.poll()?.done.contains(&posted);

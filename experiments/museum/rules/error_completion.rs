@@ -1,18 +1,18 @@
 //! An error completion hangs a waiter.
 
-use crate::museum::port::{Done, Port, Write};
+use crate::museum::port::{Port, PortWrite, RuleResult};
 
 /// Number of puts of PE 0.
 const PUTS: u64 = 16;
 
 /// PE 0 waits for the completions of its puts. One of them, chosen by the seed, completes with an error.
-pub fn error_completion(port: &Port, fixed: bool) -> Done {
+pub fn error_completion(port: &Port, fixed: bool) -> RuleResult {
     if port.me() == 1 {
         return Ok(());
     }
     port.break_write(port.seed() % PUTS);
     for put in 0..PUTS {
-        port.write(Write { from: put, to: put, words: 1, token: put, ..Write::default() })?;
+        port.write(PortWrite { from: put, to: put, words: 1, token: put, ..PortWrite::default() })?;
     }
     let complete = std::cell::Cell::new(0);
     let mut status = None;

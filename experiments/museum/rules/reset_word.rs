@@ -1,7 +1,7 @@
 //! Exhibit: a signal is written to a word after the program has reset the word.
 
 use super::InOrder;
-use crate::museum::port::{Done, Port, Write};
+use crate::museum::port::{Port, PortWrite, RuleResult};
 use std::collections::VecDeque;
 
 /// Number of rounds, each with four operations of PE 0.
@@ -27,11 +27,11 @@ fn block(round: u32) -> u64 {
 
 /// PE 0 raises the word and enters a barrier. After the barrier, PE 1 resets the word. PE 1 then waits for the word
 /// before it reads the next put.
-pub fn reset_word(port: &Port, fixed: bool) -> Done {
+pub fn reset_word(port: &Port, fixed: bool) -> RuleResult {
     if port.me() == 1 { target(port, fixed) } else { sender(port) }
 }
 
-fn sender(port: &Port) -> Done {
+fn sender(port: &Port) -> RuleResult {
     let mut answers = 0;
     let mut answered = |expected: u32| {
         port.until(
@@ -43,13 +43,15 @@ fn sender(port: &Port) -> Done {
         )
     };
     for round in 0..ROUNDS {
-        let send = |operation: u32, write: Write| port.write(Write { immediate: Some(4 * round + operation), ..write });
-        send(SIGNAL, Write::default())?;
-        send(BARRIER, Write::default())?;
+        let send = |operation: u32, write: PortWrite| {
+            port.write(PortWrite { immediate: Some(4 * round + operation), ..write })
+        };
+        send(SIGNAL, PortWrite::default())?;
+        send(BARRIER, PortWrite::default())?;
         answered(2 * round + 1)?;
         (0..WORDS).for_each(|word| port.set_word(block(round) + word, u64::from(round) + 1));
-        send(PUT, Write { from: block(round), to: block(round), words: WORDS, ..Write::default() })?;
-        send(SECOND_SIGNAL, Write::default())?;
+        send(PUT, PortWrite { from: block(round), to: block(round), words: WORDS, ..PortWrite::default() })?;
+        send(SECOND_SIGNAL, PortWrite::default())?;
         answered(2 * round + 2)?;
     }
     Ok(())
@@ -96,7 +98,7 @@ impl Target {
     }
 }
 
-fn target(port: &Port, fixed: bool) -> Done {
+fn target(port: &Port, fixed: bool) -> RuleResult {
     let mut library = Target::default();
     let mut wait = |enough: &dyn Fn(&Target) -> bool, what: &str| {
         port.until(
@@ -111,7 +113,7 @@ fn target(port: &Port, fixed: bool) -> Done {
         wait(&|library| library.barriers > round, "the barrier")?;
         // All signals that precede the barrier have been applied, so the word can be used for the next phase.
         port.set_word(WORD, 0);
-        port.write(Write { immediate: Some(0), ..Write::default() })?;
+        port.write(PortWrite { immediate: Some(0), ..PortWrite::default() })?;
         wait(&|_| port.word(WORD) > 0, "the signal of the put")?;
         let word = (0..WORDS).map(|word| port.word(block(round) + word)).find(|word| *word != u64::from(round) + 1);
         if let Some(word) = word {
@@ -122,7 +124,7 @@ fn target(port: &Port, fixed: bool) -> Done {
             ));
         }
         port.set_word(WORD, 0);
-        port.write(Write { immediate: Some(0), ..Write::default() })?;
+        port.write(PortWrite { immediate: Some(0), ..PortWrite::default() })?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Exhibit: a weak signal becomes visible before its put.
 
 use super::InOrder;
-use crate::museum::port::{Done, Port, Write};
+use crate::museum::port::{Port, PortWrite, RuleResult};
 
 /// Number of puts, each with a signal.
 const ROUNDS: u32 = 16;
@@ -10,15 +10,15 @@ const WORDS: u64 = 8;
 
 /// NCCL splits a put with a signal in memory into two operations: a put without a signal, and a signal without bytes.
 /// The operations of a context are numbered: round `r` has operations `2 r` and `2 r + 1`.
-pub fn weak_signal(port: &Port, fixed: bool) -> Done {
+pub fn weak_signal(port: &Port, fixed: bool) -> RuleResult {
     let block = |round: u32| u64::from(round) * WORDS;
     if port.me() == 0 {
         for round in 0..ROUNDS {
             (0..WORDS).for_each(|word| port.set_word(block(round) + word, u64::from(round) + 1));
             let (put, signal) = (2 * round, 2 * round + 1);
-            let bytes = Write { from: block(round), to: block(round), words: WORDS, ..Write::default() };
-            port.write(Write { immediate: Some(put), ..bytes })?;
-            port.write(Write { immediate: Some(signal), ..Write::default() })?;
+            let bytes = PortWrite { from: block(round), to: block(round), words: WORDS, ..PortWrite::default() };
+            port.write(PortWrite { immediate: Some(put), ..bytes })?;
+            port.write(PortWrite { immediate: Some(signal), ..PortWrite::default() })?;
         }
         return port.until(|events| Ok(events.immediates.contains(&0)), || "PE 0 waits for the answer".into());
     }
@@ -54,5 +54,5 @@ pub fn weak_signal(port: &Port, fixed: bool) -> Done {
         },
         || "PE 1 waits for signals".into(),
     )?;
-    port.write(Write { immediate: Some(0), ..Write::default() })
+    port.write(PortWrite { immediate: Some(0), ..PortWrite::default() })
 }

@@ -4,11 +4,11 @@ use clap::Parser;
 #[derive(Parser)]
 struct Wrapper {
     #[command(flatten)]
-    args: Args,
+    args: ProxyArgs,
 }
 
 /// Parses the options of a command line. Returns the text of the usage error if they are invalid.
-pub fn parsed(options: &str) -> Result<Args, String> {
+pub fn parsed(options: &str) -> Result<ProxyArgs, String> {
     let words = std::iter::once("ginlab").chain(options.split_whitespace());
     let args = Wrapper::try_parse_from(words).map_err(Failure::from).map(|wrapper| wrapper.args);
     args.and_then(|args| args.check().and(args.tuples()).map(|_| args)).map_err(|failure| match failure {

@@ -2,11 +2,11 @@
 
 use super::super::memory::checksum;
 use super::super::window::Told;
-use super::super::words::{self, Answer, Checksum, Done, Verdict};
+use super::super::words::{self, Answer, Checksum, PeerVerdict, WritesDone};
 use super::{LOOK, Shared};
 use crate::error::Failure;
 use crate::events;
-use ginlab::bootstrap::Ending;
+use ginlab::bootstrap::FailureKind;
 use ginlab::bootstrap::session::Session;
 use ginlab::cuda::Buffer;
 use std::rc::Rc;
@@ -50,22 +50,22 @@ impl Joined<'_> {
         // The peer's writes are complete and thus in memory, but their last immediates may not have been polled yet.
         let answer = Checksum { crc32: checksum(&self.memory, done.extent as usize).await?, writes: self.writes };
         visit.say(words::DONE, &Answer::Checksum(answer)).await?;
-        let verdict: Verdict = visit.hear(words::VERDICT).await?;
+        let verdict: PeerVerdict = visit.hear(words::VERDICT).await?;
         Ok(verdict.right)
     }
 
     /// Waits until the peer has reported that it is done and all its writes have arrived. Fails if neither messages nor
     /// writes arrive within the timeout.
-    async fn until_done(&mut self, visit: &mut Session, who: &[(&str, String)]) -> Result<Done, Failure> {
-        let mut done: Option<Done> = None;
+    async fn until_done(&mut self, visit: &mut Session, who: &[(&str, String)]) -> Result<WritesDone, Failure> {
+        let mut done: Option<WritesDone> = None;
         let mut told = Told::new(self.shared.window);
         let mut moved = Instant::now();
         loop {
             let word = match &done {
                 Some(done) if self.writes >= done.writes => break,
                 // The peer has no more messages to send except its disconnect.
-                Some(_) => tokio::time::timeout(LOOK, visit.hear::<Done>(words::VERDICT)).await,
-                None => tokio::time::timeout(LOOK, visit.hear::<Done>(words::DONE)).await,
+                Some(_) => tokio::time::timeout(LOOK, visit.hear::<WritesDone>(words::VERDICT)).await,
+                None => tokio::time::timeout(LOOK, visit.hear::<WritesDone>(words::DONE)).await,
             };
             let first = self.writes == 0;
             if self.collect() {
@@ -77,7 +77,7 @@ impl Joined<'_> {
             match word {
                 Ok(Ok(word)) => (done, moved) = (Some(word), Instant::now()),
                 Err(_) => {}
-                Ok(Err(error)) if error.ending() == Ending::TimedOut => {}
+                Ok(Err(error)) if error.ending() == FailureKind::TimedOut => {}
                 Ok(Err(error)) => return Err(error.into()),
             }
             if done.is_none()

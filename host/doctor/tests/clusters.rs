@@ -5,7 +5,7 @@
 //! compares it.
 
 use super::super::instances::{INSTANCES, Instance};
-use super::super::{CHECKS, State, examine};
+use super::super::{CHECKS, CheckState, examine};
 use super::fake::{Fake, address, card_bus, gpu_state, trial};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub const SYSTEMS: [System; 2] = [System::Amazon, System::Ubuntu];
 
 /// Environment of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ClusterEnvironment {
     Node,
     Job,
     Pod,
@@ -33,16 +33,16 @@ pub enum Place {
 }
 
 /// Environments with their headings in the table.
-pub const PLACES: [(Place, &str); 5] = [
-    (Place::Node, "whole node"),
-    (Place::Job, "Slurm job of one GPU"),
-    (Place::Pod, "pod, whole node"),
-    (Place::PartOfPod, "pod, one GPU and its cards"),
-    (Place::Enroot, "enroot by pyxis"),
+pub const PLACES: [(ClusterEnvironment, &str); 5] = [
+    (ClusterEnvironment::Node, "whole node"),
+    (ClusterEnvironment::Job, "Slurm job of one GPU"),
+    (ClusterEnvironment::Pod, "pod, whole node"),
+    (ClusterEnvironment::PartOfPod, "pod, one GPU and its cards"),
+    (ClusterEnvironment::Enroot, "enroot by pyxis"),
 ];
 
 /// Creates the instance in this environment.
-pub fn tree(instance: &Instance, place: Place, system: System) -> Fake {
+pub fn tree(instance: &Instance, place: ClusterEnvironment, system: System) -> Fake {
     let (gpus, cards) = (instance.gpus as u8, instance.cards as u8);
     let mut fake = Fake::of(instance.name, gpus, cards);
     if instance.name.starts_with('g') {
@@ -68,16 +68,16 @@ pub fn tree(instance: &Instance, place: Place, system: System) -> Fake {
     // No node has this by default.
     fake.write("proc/driver/nvidia/params", "RegistryDwords: \"\"\n");
     match place {
-        Place::Node => {}
-        Place::Job => {
+        ClusterEnvironment::Node => {}
+        ClusterEnvironment::Job => {
             one_gpu(&mut fake, instance.rails());
             fake.write("proc/self/status", "CapEff:\t0000000000000000\nCpus_allowed_list:\t0-11\n");
             fake.variable(
                 "CUDA_VISIBLE_DEVICES=0 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_NTASKS_PER_NODE=1 PMIX_RANK=0",
             );
         }
-        Place::Pod => pod(&fake),
-        Place::PartOfPod => {
+        ClusterEnvironment::Pod => pod(&fake),
+        ClusterEnvironment::PartOfPod => {
             pod(&fake);
             one_gpu(&mut fake, instance.rails());
             fake.wanted.cards = Some(instance.rails());
@@ -86,7 +86,7 @@ pub fn tree(instance: &Instance, place: Place, system: System) -> Fake {
             fake.write("proc/meminfo", "MemTotal: 2000000000 kB\nMemAvailable: 16777216 kB\n");
             fake.write("proc/self/status", "CapEff:\t00000000a80465fb\nCpus_allowed_list:\t0-11\n");
         }
-        Place::Enroot => {
+        ClusterEnvironment::Enroot => {
             // A user namespace, the limits of slurmd, and the host's /dev.
             fake.write("proc/self/uid_map", "         0       1000          1\n");
             fake.variable(&format!(
@@ -125,16 +125,16 @@ fn one_gpu(fake: &mut Fake, rails: usize) {
 }
 
 /// Findings: check, state, and what was found.
-type Found = Vec<(String, State, String)>;
+type CheckResults = Vec<(String, CheckState, String)>;
 
 /// Returns the findings whose state is not `ok`.
-fn not_ok(found: &Found) -> impl Iterator<Item = (&str, State)> {
-    found.iter().filter(|(_, state, _)| *state != State::Ok).map(|(check, state, _)| (check.as_str(), *state))
+fn not_ok(found: &CheckResults) -> impl Iterator<Item = (&str, CheckState)> {
+    found.iter().filter(|(_, state, _)| *state != CheckState::Ok).map(|(check, state, _)| (check.as_str(), *state))
 }
 
 /// Findings of each instance in each environment, on both systems.
-static FOUND: LazyLock<Vec<(&'static str, Place, [Found; 2])>> = LazyLock::new(|| {
-    let look = |instance: &Instance, place: Place, system: System| -> Found {
+static FOUND: LazyLock<Vec<(&'static str, ClusterEnvironment, [CheckResults; 2])>> = LazyLock::new(|| {
+    let look = |instance: &Instance, place: ClusterEnvironment, system: System| -> CheckResults {
         let findings = examine(&tree(instance, place, system).machine(), &[]);
         findings.into_iter().map(|finding| (finding.check, finding.state, finding.found)).collect()
     };
@@ -143,24 +143,25 @@ static FOUND: LazyLock<Vec<(&'static str, Place, [Found; 2])>> = LazyLock::new(|
 });
 
 /// Expected states of working instances other than `ok`: instance, environment, check, state.
-const EXPECTED: &[(&str, Option<Place>, &str, State)] = &[
+const EXPECTED: &[(&str, Option<ClusterEnvironment>, &str, CheckState)] = &[
     // The NICs of this instance have no RDMA write; the provider emulates it with messages.
-    ("p4d.24xlarge", None, "rma", State::Warn),
-    ("p4de.24xlarge", None, "rma", State::Warn),
+    ("p4d.24xlarge", None, "rma", CheckState::Warn),
+    ("p4de.24xlarge", None, "rma", CheckState::Warn),
     // A single GPU has no peers to link to.
-    ("", Some(Place::Job), "nvlink", State::Skipped),
-    ("", Some(Place::PartOfPod), "nvlink", State::Skipped),
+    ("", Some(ClusterEnvironment::Job), "nvlink", CheckState::Skipped),
+    ("", Some(ClusterEnvironment::PartOfPod), "nvlink", CheckState::Skipped),
 ];
 
 #[test]
 fn no_instance_that_works_fails() {
     for (instance, place, systems) in FOUND.iter() {
         for (system, found) in SYSTEMS.iter().zip(systems) {
-            let named: Vec<(&str, State)> = not_ok(found).collect();
-            let is_of = |line: &&(&str, Option<Place>, &str, State)| {
+            let named: Vec<(&str, CheckState)> = not_ok(found).collect();
+            let is_of = |line: &&(&str, Option<ClusterEnvironment>, &str, CheckState)| {
                 (line.0.is_empty() || line.0 == *instance) && line.1.is_none_or(|wanted| wanted == *place)
             };
-            let expected: Vec<(&str, State)> = EXPECTED.iter().filter(is_of).map(|line| (line.2, line.3)).collect();
+            let expected: Vec<(&str, CheckState)> =
+                EXPECTED.iter().filter(is_of).map(|line| (line.2, line.3)).collect();
             assert_eq!(named, expected, "{instance}, {place:?}, {system:?}: {found:?}");
         }
     }
@@ -176,7 +177,7 @@ fn table() -> String {
     let mut cells: BTreeMap<(&str, usize), BTreeMap<String, Vec<&str>>> = BTreeMap::new();
     for (instance, place, [amazon, ubuntu]) in FOUND.iter() {
         let column = PLACES.iter().position(|(known, _)| known == place).unwrap();
-        let [amazon, ubuntu]: [BTreeMap<&str, State>; 2] = [amazon, ubuntu].map(|found| not_ok(found).collect());
+        let [amazon, ubuntu]: [BTreeMap<&str, CheckState>; 2] = [amazon, ubuntu].map(|found| not_ok(found).collect());
         let mut say = |check, said| {
             cells.entry((check, column)).or_default().entry(said).or_default().push(instance);
         };

@@ -2,7 +2,7 @@
 
 use super::super::instances::Instance;
 use super::super::trial::{TransferTimes, Trial};
-use super::super::{Asked, Fabric, GpuState, LinkErrors, Machine, RemappedRows, Requirements};
+use super::super::{Fabric, GpuState, LinkErrors, Machine, RemappedRows, Requirements, SystemAnswers};
 use ginlab_cuda::VisibleGpu;
 use ginlab_topology::pci::PciAddress;
 use std::fs;
@@ -23,7 +23,7 @@ pub fn card_bus(card: u8) -> u8 {
 pub struct Fake {
     pub folder: tempfile::TempDir,
     pub wanted: Requirements,
-    pub asked: Asked,
+    pub asked: SystemAnswers,
     pub no_listing: bool,
     /// Whether libfabric was built without CUDA, which a recorded listing cannot show.
     pub no_gpu_memory: bool,
@@ -69,7 +69,7 @@ impl Fake {
         // The tree has several thousand small files, so it is stored in memory if possible.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let gpus = 0x20..0x20 + gpus;
-        let asked = Asked {
+        let asked = SystemAnswers {
             libfabric: Some("2.6.0amzn1.0 (/opt/amazon/efa/lib/libfabric.so.1)".into()),
             mpi: Some("Open MPI v4.1.4".into()),
             gpus: Some(Ok(gpus.clone().map(gpu_state).collect())),

@@ -1,8 +1,8 @@
 //! Figures of the gate: each has a limit, and a machine passes only with values that were read.
 
-use super::super::gate::{CHECK, Figure, Limit, figures, finding};
+use super::super::gate::{CHECK, Limit, MachineFigure, figures, finding};
 use super::super::trial::Trial;
-use super::super::{Fabric, GpuState, LinkErrors, RemappedRows, Severity, State, examine};
+use super::super::{CheckState, Fabric, GpuState, LinkErrors, RemappedRows, Severity, examine};
 use super::fake::{Fake, address, card_bus, gpu_state};
 use std::time::Duration;
 
@@ -21,15 +21,15 @@ fn fleet_node() -> Fake {
     fake
 }
 
-fn wrong(fake: &Fake) -> Vec<Figure> {
-    figures(&fake.machine(), 0.85).into_iter().filter(|figure| figure.state != State::Ok).collect()
+fn wrong(fake: &Fake) -> Vec<MachineFigure> {
+    figures(&fake.machine(), 0.85).into_iter().filter(|figure| figure.state != CheckState::Ok).collect()
 }
 
 #[test]
 fn healthy_node_keeps_every_limit() {
     let fake = fleet_node();
     let all = figures(&fake.machine(), 0.85);
-    assert!(all.iter().all(|figure| figure.state == State::Ok), "{:?}", wrong(&fake));
+    assert!(all.iter().all(|figure| figure.state == CheckState::Ok), "{:?}", wrong(&fake));
     let named = |name: &str| all.iter().filter(|figure| figure.name == name).count();
     for (name, count) in [
         ("gpus", 1),
@@ -52,7 +52,7 @@ fn healthy_node_keeps_every_limit() {
     assert_eq!(loop_back.gpu.as_deref(), Some("0000:20:00.0"));
     assert!(matches!(loop_back.limit, Some(Limit::AtLeast(least)) if (least - 9.635).abs() < 0.01), "{loop_back:?}");
     let finding = finding("node-a", &all);
-    assert_eq!((finding.check.as_str(), finding.state, finding.severity), (CHECK, State::Ok, Severity::None));
+    assert_eq!((finding.check.as_str(), finding.state, finding.severity), (CHECK, CheckState::Ok, Severity::None));
     assert_eq!(finding.found, format!("{} figures within their limits", all.len()));
 }
 
@@ -109,11 +109,11 @@ fn each_fault_exceeds_exactly_its_limit() {
         let mut fake = fleet_node();
         harm(&mut fake);
         let wrong = wrong(&fake);
-        let said: Vec<(&str, &str, State)> =
+        let said: Vec<(&str, &str, CheckState)> =
             wrong.iter().map(|figure| (figure.name, figure.item.as_str(), figure.state)).collect();
-        assert_eq!(said, [(*name, *item, State::Fail)]);
+        assert_eq!(said, [(*name, *item, CheckState::Fail)]);
         let finding = finding("node-a", &wrong);
-        assert_eq!((finding.state, finding.severity), (State::Fail, Severity::Isolate));
+        assert_eq!((finding.state, finding.severity), (CheckState::Fail, Severity::Isolate));
         assert!(finding.found.contains(name) && finding.found.contains(item), "{}", finding.found);
     }
 }
@@ -125,9 +125,9 @@ fn figures_that_were_not_read_do_not_pass() {
     fake.gpu(|gpu| gpu.remapped = None);
     fake.remove("sys/class/infiniband/rdmap18s0/ports/1/rate");
     let wrong = wrong(&fake);
-    assert!(wrong.iter().all(|figure| figure.state == State::Skipped && figure.value.is_none()), "{wrong:?}");
+    assert!(wrong.iter().all(|figure| figure.state == CheckState::Skipped && figure.value.is_none()), "{wrong:?}");
     let finding = finding("node-a", &figures(&fake.machine(), 0.85));
-    assert_eq!(finding.state, State::Fail);
+    assert_eq!(finding.state, CheckState::Fail);
     assert!(finding.found.contains("machine xid_errors_to_act_on not read"), "{}", finding.found);
     fake.wanted.instance = Some("x9.large".into());
     assert!(figures(&fake.machine(), 0.85).is_empty());
@@ -140,7 +140,7 @@ fn findings_have_severities() {
         (findings[0].state, findings[0].severity)
     };
     let mut fake = Fake::healthy();
-    assert_eq!(severity(&fake, "xid"), (State::Ok, Severity::None));
+    assert_eq!(severity(&fake, "xid"), (CheckState::Ok, Severity::None));
     for (number, expected) in [
         (43, Severity::None),
         (13, Severity::Monitor),
@@ -152,13 +152,13 @@ fn findings_have_severities() {
         assert_eq!(severity(&fake, "xid").1, expected, "{number}");
     }
     fake.gpu(|gpu| gpu.ecc_uncorrected = Some(1));
-    assert_eq!(severity(&fake, "gpu"), (State::Fail, Severity::Reset));
+    assert_eq!(severity(&fake, "gpu"), (CheckState::Fail, Severity::Reset));
     // The service that configures the fabric has failed, and not the hardware.
     fake.asked.visible = Some(Vec::new());
     fake.gpu(|gpu| gpu.fabric = Some(Fabric::NotStarted));
-    assert_eq!(severity(&fake, "nvlink"), (State::Fail, Severity::Configure));
+    assert_eq!(severity(&fake, "nvlink"), (CheckState::Fail, Severity::Configure));
     fake.write("sys/class/infiniband/rdmap16s0/ports/1/state", "1: DOWN\n");
-    assert_eq!(severity(&fake, "efa-links"), (State::Fail, Severity::Isolate));
+    assert_eq!(severity(&fake, "efa-links"), (CheckState::Fail, Severity::Isolate));
     fake.remove("dev/infiniband");
-    assert_eq!(severity(&fake, "efa-driver"), (State::Fail, Severity::Configure));
+    assert_eq!(severity(&fake, "efa-driver"), (CheckState::Fail, Severity::Configure));
 }

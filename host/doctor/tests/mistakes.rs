@@ -6,9 +6,9 @@
 
 use super::super::instances::Instance;
 use super::super::trial::Trial;
-use super::super::{State, examine};
-use super::clusters::Place::{Enroot, Job, Node, PartOfPod, Pod};
-use super::clusters::{PLACES, Place, System, on_the_page, tree};
+use super::super::{CheckState, examine};
+use super::clusters::ClusterEnvironment::{Enroot, Job, Node, PartOfPod, Pod};
+use super::clusters::{ClusterEnvironment, PLACES, System, on_the_page, tree};
 use super::fake::{FI_INFO, Fake, address, card_bus, paces, trial};
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,20 +18,24 @@ struct Mistake {
     /// Description in the table.
     what: &'static str,
     /// Environments in which it can occur.
-    places: &'static [Place],
+    places: &'static [ClusterEnvironment],
     harm: fn(&mut Fake),
     /// Checks whose state changes, with the new state.
-    says: &'static [(&'static str, State)],
+    says: &'static [(&'static str, CheckState)],
     /// Substring of the remedy that one of these checks reports.
     mend: &'static str,
 }
 
-const ALL: &[Place] = &[Node, Job, Pod, PartOfPod, Enroot];
-const CONTAINERS: &[Place] = &[Pod, PartOfPod, Enroot];
+const ALL: &[ClusterEnvironment] = &[Node, Job, Pod, PartOfPod, Enroot];
+const CONTAINERS: &[ClusterEnvironment] = &[Pod, PartOfPod, Enroot];
 
 /// States if libfabric lists no NIC.
-const NO_DOMAIN: [(&str, State); 4] =
-    [("libfabric", State::Fail), ("rma", State::Fail), ("gpu-register", State::Skipped), ("smoke", State::Fail)];
+const NO_DOMAIN: [(&str, CheckState); 4] = [
+    ("libfabric", CheckState::Fail),
+    ("rma", CheckState::Fail),
+    ("gpu-register", CheckState::Skipped),
+    ("smoke", CheckState::Fail),
+];
 
 const MISTAKES: &[Mistake] = &[
     Mistake {
@@ -39,14 +43,14 @@ const MISTAKES: &[Mistake] = &[
         // For a part of a node, only the NICs of that part are required.
         places: &[Node, Job, Pod, Enroot],
         harm: |fake| (1..32).filter(|card| is_on_bus(fake, *card)).for_each(|card| fake.lose_card(card)),
-        says: &[("efa-devices", State::Fail)],
+        says: &[("efa-devices", CheckState::Fail)],
         mend: "attach all EFA interfaces in the launch template",
     },
     Mistake {
         what: "a card's link is down",
         places: ALL,
         harm: |fake| fake.write("sys/class/infiniband/rdmap16s0/ports/1/state", "1: DOWN\n"),
-        says: &[("efa-links", State::Fail)],
+        says: &[("efa-links", CheckState::Fail)],
         mend: "replace the instance",
     },
     Mistake {
@@ -59,21 +63,21 @@ const MISTAKES: &[Mistake] = &[
             );
             line(fake, "proc/self/status", "CapEff", "CapEff:\t00000000a80425fb");
         },
-        says: &[("memlock", State::Fail)],
+        says: &[("memlock", CheckState::Fail)],
         mend: "IPC_LOCK",
     },
     Mistake {
         what: "2 GiB of memory",
         places: ALL,
         harm: |fake| line(fake, "proc/meminfo", "MemAvailable", "MemAvailable: 2097152 kB"),
-        says: &[("memory", State::Fail)],
+        says: &[("memory", CheckState::Fail)],
         mend: "memory: 64Gi",
     },
     Mistake {
         what: "no huge pages",
         places: ALL,
         harm: |fake| fake.write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0\n"),
-        says: &[("memory", State::Warn)],
+        says: &[("memory", CheckState::Warn)],
         mend: "vm.nr_hugepages=5128",
     },
     Mistake {
@@ -82,7 +86,7 @@ const MISTAKES: &[Mistake] = &[
         harm: |fake| {
             fake.write("proc/self/mountinfo", "25 20 0:22 / /dev/shm rw,nosuid - tmpfs shm rw,size=65536k\n");
         },
-        says: &[("shm", State::Warn)],
+        says: &[("shm", CheckState::Warn)],
         mend: "--shm-size 8g",
     },
     Mistake {
@@ -93,11 +97,11 @@ const MISTAKES: &[Mistake] = &[
             no_domain(fake);
         },
         says: &[
-            ("efa-driver", State::Fail),
+            ("efa-driver", CheckState::Fail),
             NO_DOMAIN[0],
             NO_DOMAIN[1],
             NO_DOMAIN[2],
-            ("container", State::Fail),
+            ("container", CheckState::Fail),
             NO_DOMAIN[3],
         ],
         mend: "vpc.amazonaws.com/efa",
@@ -110,7 +114,7 @@ const MISTAKES: &[Mistake] = &[
             let mount = "31 20 0:5 /infiniband /dev/infiniband rw - devtmpfs devtmpfs rw\n";
             fake.write("proc/self/mountinfo", &format!("{mounts}{mount}"));
         },
-        says: &[("container", State::Warn)],
+        says: &[("container", CheckState::Warn)],
         mend: "remove the volume /dev/infiniband",
     },
     Mistake {
@@ -123,7 +127,7 @@ const MISTAKES: &[Mistake] = &[
             fake.write("proc/self/environ", &format!("{}\0FI_PROVIDER=tcp", others.join("\0")));
             no_domain(fake);
         },
-        says: &[NO_DOMAIN[0], NO_DOMAIN[1], NO_DOMAIN[2], ("environment", State::Fail), NO_DOMAIN[3]],
+        says: &[NO_DOMAIN[0], NO_DOMAIN[1], NO_DOMAIN[2], ("environment", CheckState::Fail), NO_DOMAIN[3]],
         mend: "unset FI_PROVIDER",
     },
     Mistake {
@@ -139,7 +143,7 @@ const MISTAKES: &[Mistake] = &[
             fake.asked.registered = Some(Err("rdmap16s0 cannot register GPU memory: by dma-buf: refused".into()));
             super::copies(fake);
         },
-        says: &[("rma", State::Warn), ("gpu-direct", State::Fail), ("gpu-register", State::Fail)],
+        says: &[("rma", CheckState::Warn), ("gpu-direct", CheckState::Fail), ("gpu-register", CheckState::Fail)],
         mend: "modprobe efa_nv_peermem",
     },
     Mistake {
@@ -149,14 +153,14 @@ const MISTAKES: &[Mistake] = &[
             fake.no_gpu_memory = true;
             fake.asked.trials = Some(vec![trial(false, Ok(()))]);
         },
-        says: &[("rma", State::Warn), ("gpu-register", State::Warn)],
+        says: &[("rma", CheckState::Warn), ("gpu-register", CheckState::Warn)],
         mend: "built with CUDA",
     },
     Mistake {
         what: "a provider that accepts GPU memory only by CUDA calls",
         places: ALL,
         harm: super::copies,
-        says: &[("rma", State::Warn), ("gpu-register", State::Fail)],
+        says: &[("rma", CheckState::Warn), ("gpu-register", CheckState::Fail)],
         mend: "see gpu-direct",
     },
     Mistake {
@@ -166,7 +170,7 @@ const MISTAKES: &[Mistake] = &[
             let slow = Trial { paces: Some(paces(900, 270)), ..trial(true, Ok(())) };
             fake.asked.trials = Some(vec![trial(false, Ok(())), slow]);
         },
-        says: &[("rma", State::Warn)],
+        says: &[("rma", CheckState::Warn)],
         mend: "see gpu-direct",
     },
     Mistake {
@@ -176,14 +180,14 @@ const MISTAKES: &[Mistake] = &[
             fake.remove("dev/gdrdrv");
             fake.asked.gdrcopy = Some(Err("gdr_open failed".into()));
         },
-        says: &[("gdrcopy", State::Warn), ("container", State::Warn)],
+        says: &[("gdrcopy", CheckState::Warn), ("container", CheckState::Warn)],
         mend: "NVIDIA_GDRCOPY=enabled",
     },
     Mistake {
         what: "the process is bound to the other socket's cores",
         places: ALL,
         harm: |fake| line(fake, "proc/self/status", "Cpus_allowed_list", "Cpus_allowed_list:\t48-95"),
-        says: &[("affinity", State::Warn)],
+        says: &[("affinity", CheckState::Warn)],
         mend: "--cpu-bind=none",
     },
     Mistake {
@@ -194,14 +198,14 @@ const MISTAKES: &[Mistake] = &[
             let others: Vec<&str> = set.split('\0').filter(|one| !one.starts_with("PMIX_")).collect();
             fake.write("proc/self/environ", &others.join("\0"));
         },
-        says: &[("launch", State::Fail)],
+        says: &[("launch", CheckState::Fail)],
         mend: "srun --mpi=pmix",
     },
     Mistake {
         what: "enroot's hook for PMIx is not linked",
         places: &[Enroot],
         harm: |fake| fake.remove("var/spool/slurmd"),
-        says: &[("launch", State::Fail)],
+        says: &[("launch", CheckState::Fail)],
         mend: "50-slurm-pmi.sh",
     },
 ];
@@ -239,7 +243,7 @@ fn every_mistake_fails_exactly_its_checks() {
                 let found = examine(&fake.machine(), &[]);
                 let other: Vec<_> =
                     works.iter().zip(&found).filter(|(was, is)| was.state != is.state).map(|(_, is)| is).collect();
-                let said: Vec<(&str, State)> = other.iter().map(|is| (is.check.as_str(), is.state)).collect();
+                let said: Vec<(&str, CheckState)> = other.iter().map(|is| (is.check.as_str(), is.state)).collect();
                 assert_eq!(said, mistake.says, "{name}, {place:?}: {}: {other:?}", mistake.what);
                 let mends = other.iter().any(|is| is.mend.contains(mistake.mend));
                 assert!(mends, "{name}, {place:?}: {}: nobody says {:?}: {other:?}", mistake.what, mistake.mend);

@@ -31,7 +31,7 @@ fn errors(link_errors: LinkErrors) -> Vec<GpuState> {
 }
 
 /// A change to a healthy machine.
-type Harm = fn(&mut Fake);
+type FakeChange = fn(&mut Fake);
 
 /// Makes the provider claim GPU memory but access it by copies.
 pub fn copies(fake: &mut Fake) {
@@ -46,11 +46,11 @@ fn healthy_machine_passes_every_check() {
     let fake = Fake::healthy();
     let findings = examine(&fake.machine(), &[]);
     for finding in &findings {
-        assert_eq!(finding.state, State::Ok, "{finding:?}");
+        assert_eq!(finding.state, CheckState::Ok, "{finding:?}");
         assert!(finding.mend.is_empty() && finding.host == "node-a", "{finding:?}");
     }
     assert_eq!(findings.len(), CHECKS.len());
-    assert_eq!(worst(&findings), Some(State::Ok));
+    assert_eq!(worst(&findings), Some(CheckState::Ok));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn constant_link_errors_are_ok() {
     let once = LinkErrors { data_checksums: 7501, ..LinkErrors::default() };
     fake.asked.gpus = Some(Ok(errors(once)));
     let said_once = said(&fake, "nvlink");
-    assert_eq!(said_once.state, State::Ok);
+    assert_eq!(said_once.state, CheckState::Ok);
     assert!(
         said_once
             .found
@@ -86,7 +86,7 @@ fn constant_link_errors_are_ok() {
     let later = LinkErrors { checksums: 80, data_checksums: 9990, ..once };
     fake.asked.gpus_later = Some((Duration::from_secs(9), errors(later)));
     let again = said(&fake, "nvlink");
-    assert_eq!(again.state, State::Ok, "{again:?}");
+    assert_eq!(again.state, CheckState::Ok, "{again:?}");
 }
 
 /// A NIC far from the GPU may be slower than staging. A single faster NIC shows that NICs can access GPU memory.
@@ -96,7 +96,7 @@ fn fastest_rail_determines_detected_path() {
     let far = Trial { paces: Some(fake::paces(400, 380)), ..trial(true, Ok(())) };
     fake.asked.trials = Some(vec![trial(true, Ok(())), far]);
     let said = said(&fake, "rma");
-    assert_eq!(said.state, State::Ok, "{said:?}");
+    assert_eq!(said.state, CheckState::Ok, "{said:?}");
     let ending = "written without CUDA calls of the provider (2 MiB in 185 us, 270 staged through the host)";
     assert!(said.found.ends_with(ending), "{said:?}");
 }
@@ -139,12 +139,12 @@ fn missing_hardware_skips_checks() {
         "visible",
         "counters",
     ] {
-        assert_eq!(said(&fake, name).state, State::Skipped, "{name}");
+        assert_eq!(said(&fake, name).state, CheckState::Skipped, "{name}");
     }
     let mut fake = Fake::plain();
     fake.wanted.efa = true;
     for name in ["efa-devices", "efa-links"] {
-        assert_eq!(said(&fake, name).state, State::Fail, "{name} with --require-efa");
+        assert_eq!(said(&fake, name).state, CheckState::Fail, "{name} with --require-efa");
     }
 }
 
@@ -174,10 +174,10 @@ fn another_provider_asks_nothing_of_efa() {
     let mut fake = Fake::healthy();
     fake.write(".dockerenv", "");
     fake.remove("dev/infiniband");
-    assert_eq!(said(&fake, "container").state, State::Fail);
+    assert_eq!(said(&fake, "container").state, CheckState::Fail);
     fake.wanted.other_provider = true;
     for name in ["container", "efa-driver", "libfabric", "memlock"] {
-        assert!(said(&fake, name).state < State::Warn, "{name}: {:?}", said(&fake, name));
+        assert!(said(&fake, name).state < CheckState::Warn, "{name}: {:?}", said(&fake, name));
     }
 }
 
@@ -192,8 +192,8 @@ fn one_check_by_its_name() {
 
 #[test]
 fn reports_of_ranks_are_compared() {
-    use super::peers::{RankInfo, compare};
-    let card = |host: &str| RankInfo {
+    use super::peers::{DoctorRankInfo, compare};
+    let card = |host: &str| DoctorRankInfo {
         host: host.into(),
         machine: host.into(),
         processes: format!("pid:[{host}]"),
@@ -204,36 +204,36 @@ fn reports_of_ranks_are_compared() {
         unreached: Vec::new(),
         rails: Some(4),
     };
-    let states = |cards: &[RankInfo], clocks: &[(f64, f64)]| -> Vec<State> {
+    let states = |cards: &[DoctorRankInfo], clocks: &[(f64, f64)]| -> Vec<CheckState> {
         compare(cards, clocks).iter().map(|finding| finding.state).collect()
     };
     let good = [card("a"), card("b")];
     let even = [(0.0, 0.0), (0.002, 0.001)];
-    assert_eq!(states(&good, &even), [State::Ok; 5]);
-    let with = |change: fn(&mut RankInfo)| {
+    assert_eq!(states(&good, &even), [CheckState::Ok; 5]);
+    let with = |change: fn(&mut DoctorRankInfo)| {
         let mut cards = good.to_vec();
         change(&mut cards[1]);
         let found = compare(&cards, &even);
-        let bad = found.into_iter().find(|finding| finding.state > State::Ok).unwrap();
+        let bad = found.into_iter().find(|finding| finding.state > CheckState::Ok).unwrap();
         assert!(!bad.mend.is_empty());
         (bad.check, bad.state, bad.found)
     };
     let (check, state, found) = with(|card| card.versions[0].1 = "1.17".into());
     assert_eq!(
         (check.as_str(), state, found.as_str()),
-        ("peers-versions", State::Fail, "libfabric is 2.1 on a and 1.17 on b")
+        ("peers-versions", CheckState::Fail, "libfabric is 2.1 on a and 1.17 on b")
     );
     let (check, state, _) = with(|card| card.cards = Some(31));
-    assert_eq!((check.as_str(), state), ("peers-cards", State::Fail));
+    assert_eq!((check.as_str(), state), ("peers-cards", CheckState::Fail));
     let (check, state, _) = with(|card| card.machine = "a".into());
-    assert_eq!((check.as_str(), state), ("peers-processes", State::Warn));
+    assert_eq!((check.as_str(), state), ("peers-processes", CheckState::Warn));
     let (check, state, found) = with(|card| card.unreached = vec!["rank 0 on rail 2: timed out".into(), "more".into()]);
     assert_eq!(
         (check.as_str(), state, found.as_str()),
-        ("peers-rails", State::Fail, "b: rank 0 on rail 2: timed out (1 more)")
+        ("peers-rails", CheckState::Fail, "b: rank 0 on rail 2: timed out (1 more)")
     );
-    assert_eq!(states(&good, &[(0.0, 0.0), (-3.0, 0.5)])[2], State::Warn);
-    assert_eq!(states(&good, &[(0.0, 0.0), (3.0, 2.5)])[2], State::Ok, "the message's way may be all of it");
+    assert_eq!(states(&good, &[(0.0, 0.0), (-3.0, 0.5)])[2], CheckState::Warn);
+    assert_eq!(states(&good, &[(0.0, 0.0), (3.0, 2.5)])[2], CheckState::Ok, "the message's way may be all of it");
 }
 
 /// A few retransmissions in many packets, and peers that left, are reported without a warning.
@@ -243,13 +243,13 @@ fn rare_retransmissions_are_ok() {
     fake.counter("rdmap17s0", "retrans_pkts", 17);
     fake.counter("rdmap17s0", "unresponsive_remote_events", 40);
     let found = said(&fake, "counters");
-    assert_eq!(found.state, State::Ok, "{found:?}");
+    assert_eq!(found.state, CheckState::Ok, "{found:?}");
     assert_eq!(
         found.found,
         "since the devices came up: rdmap17s0/1 retrans_pkts 17 of 1000000 packets (17.0 per million); rdmap17s0/1 \
          unresponsive_remote_events 40"
     );
-    fake.asked.counters_before = Some(ginlab_topology::environment::Counters::read(fake.folder.path()));
+    fake.asked.counters_before = Some(ginlab_topology::environment::NicCounters::read(fake.folder.path()));
     assert!(said(&fake, "counters").found.ends_with("; nothing during the trials"));
 }
 
@@ -262,7 +262,7 @@ fn constant_rate_of_driver_is_ok() {
         fake.write(&format!("sys/class/infiniband/rdmap{bus}s0/ports/1/rate"), "100 Gb/sec (4X EDR)\n");
     }
     let found = said(&fake, "efa-links");
-    assert!(found.state == State::Ok && found.found.contains("the driver's constant; expected 400"), "{found:?}");
+    assert!(found.state == CheckState::Ok && found.found.contains("the driver's constant; expected 400"), "{found:?}");
 }
 
 /// A process of sshd in a pod with half of the node's EFA devices has no variable of Kubernetes.
@@ -272,11 +272,11 @@ fn half_of_node_is_enough_with_its_number() {
     (8..16).for_each(|card| fake.remove(&format!("dev/infiniband/uverbs{card}")));
     fake.domains(8);
     fake.wanted.cards = Some(8);
-    assert_eq!(said(&fake, "libfabric").state, State::Ok, "{:?}", said(&fake, "libfabric"));
+    assert_eq!(said(&fake, "libfabric").state, CheckState::Ok, "{:?}", said(&fake, "libfabric"));
     fake.wanted.cards = None;
-    assert_eq!(said(&fake, "libfabric").state, State::Fail);
+    assert_eq!(said(&fake, "libfabric").state, CheckState::Fail);
     fake.write("run/secrets/kubernetes.io/serviceaccount/namespace", "default");
-    assert_eq!(said(&fake, "libfabric").state, State::Ok);
+    assert_eq!(said(&fake, "libfabric").state, CheckState::Ok);
     fake.remove("run");
     fake.variable("FI_EFA_IFACE=rdmap16s0");
     assert!(said(&fake, "libfabric").mend.starts_with("unset FI_EFA_IFACE"));
@@ -292,14 +292,14 @@ fn every_known_instance_is_counted() {
         assert_eq!(Instance::named(&format!("ml.{}", instance.name)), Some(instance));
         let mut fake = Fake::of(&format!("ml.{}", instance.name), instance.gpus as u8, instance.cards as u8);
         for check in ["gpu", "efa-devices", "efa-links"] {
-            assert_eq!(said(&fake, check).state, State::Ok, "{}: {:?}", instance.name, said(&fake, check));
+            assert_eq!(said(&fake, check).state, CheckState::Ok, "{}: {:?}", instance.name, said(&fake, check));
         }
         fake.wanted.efa = true;
         fake.lose_card(0);
         let text = format!("{} of {} EFA devices of a {}", instance.cards - 1, instance.cards, instance.name);
         assert!(said(&fake, "efa-devices").found.starts_with(&text), "{:?}", said(&fake, "efa-devices"));
         fake.remove(&format!("sys/bus/pci/devices/{}", fake::address(0x20)));
-        assert_eq!(said(&fake, "gpu").state, State::Fail, "{}", instance.name);
+        assert_eq!(said(&fake, "gpu").state, CheckState::Fail, "{}", instance.name);
     }
     assert_eq!(Instance::named("p5.48xlagre"), None);
 }

@@ -1,7 +1,7 @@
 //! Access of NICs to GPU memory: a fault where the instance type has it, and not where it does not or where the user
 //! permits staging.
 
-use super::super::State;
+use super::super::CheckState;
 use super::super::instances::Instance;
 use super::fake::{Fake, trial};
 use super::{copies, said};
@@ -19,7 +19,7 @@ fn without_direct(name: &str) -> Fake {
     fake
 }
 
-fn states(fake: &Fake) -> [State; 3] {
+fn states(fake: &Fake) -> [CheckState; 3] {
     CHECKS.map(|check| said(fake, check).state)
 }
 
@@ -29,7 +29,7 @@ fn gpu_memory_is_required_where_instance_has_direct_access() {
         Instance::all().filter(|one| one.gpu_direct == Some(true)).map(|instance| instance.name).collect();
     assert!(with.contains(&"p5.48xlarge") && with.contains(&"g7e.48xlarge"), "{with:?}");
     for name in ["p5.48xlarge", "p5en.48xlarge", "g7e.48xlarge", "p6e-gb300r.36xlarge"] {
-        assert_eq!(states(&without_direct(name)), [State::Fail, State::Fail, State::Warn], "{name}");
+        assert_eq!(states(&without_direct(name)), [CheckState::Fail, CheckState::Fail, CheckState::Warn], "{name}");
     }
 }
 
@@ -37,7 +37,7 @@ fn gpu_memory_is_required_where_instance_has_direct_access() {
 fn staging_is_ok_where_instance_has_no_direct_access() {
     for name in ["p5.4xlarge", "g7e.8xlarge"] {
         let mut fake = without_direct(name);
-        assert_eq!(states(&fake), [State::Ok; 3], "{name}");
+        assert_eq!(states(&fake), [CheckState::Ok; 3], "{name}");
         for check in CHECKS {
             let said = said(&fake, check);
             assert!(said.found.ends_with(&format!(": a {name} has no GPUDirect")) && said.mend.is_empty(), "{said:?}");
@@ -45,22 +45,22 @@ fn staging_is_ok_where_instance_has_no_direct_access() {
         // A libfabric without CUDA, and a provider that refuses the memory.
         fake.asked.registered = None;
         fake.asked.trials = Some(vec![trial(true, Err("registering 2 MiB: Bad address".into()))]);
-        assert_eq!(said(&fake, "gpu-register").state, State::Ok, "{name}");
+        assert_eq!(said(&fake, "gpu-register").state, CheckState::Ok, "{name}");
         fake.asked.registered = Some(Ok("1 EFA devices can register GPU memory by dma-buf".into()));
         fake.asked.trials = Some(vec![trial(false, Ok(()))]);
-        assert_eq!(said(&fake, "gpu-register").state, State::Ok, "{name}");
+        assert_eq!(said(&fake, "gpu-register").state, CheckState::Ok, "{name}");
         // Wrong bytes are wrong everywhere.
         fake.asked.trials = Some(vec![trial(true, Err("7 of 2097152 bytes are wrong after a write".into()))]);
-        assert_eq!(said(&fake, "gpu-register").state, State::Fail, "{name}");
+        assert_eq!(said(&fake, "gpu-register").state, CheckState::Fail, "{name}");
         fake.remove("proc/driver");
-        assert_eq!(said(&fake, "gpu-direct").state, State::Fail, "{name}: no driver");
+        assert_eq!(said(&fake, "gpu-direct").state, CheckState::Fail, "{name}: no driver");
     }
 }
 
 #[test]
 fn unknown_access_is_a_warning() {
     let fake = without_direct("g6e.48xlarge");
-    assert_eq!(states(&fake), [State::Warn; 3]);
+    assert_eq!(states(&fake), [CheckState::Warn; 3]);
     let said = said(&fake, "gpu-register");
     assert!(said.found.ends_with("; whether a g6e.48xlarge has GPUDirect is unknown"), "{said:?}");
 }
@@ -69,6 +69,6 @@ fn unknown_access_is_a_warning() {
 fn staging_can_be_permitted() {
     let mut fake = without_direct("p5.48xlarge");
     fake.wanted.staged = true;
-    assert_eq!(states(&fake), [State::Ok; 3]);
+    assert_eq!(states(&fake), [CheckState::Ok; 3]);
     assert!(said(&fake, "gpu-register").found.ends_with(": permitted by --staged-is-fine"));
 }

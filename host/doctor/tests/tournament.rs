@@ -3,7 +3,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "nodes and rails index several tables at once")]
 
-use super::super::tournament::{Node, Rates, Verdict, partner, rounds};
+use super::super::tournament::{Rates, TournamentNode, TournamentVerdict, partner, rounds};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Random numbers (splitmix64).
@@ -50,8 +50,11 @@ impl Fleet {
 
     /// Runs the tournament. Returns the rates, and the virtual time in seconds.
     fn play(&self, draws: &mut Draws) -> (Rates, f64) {
-        let node = |node| Node { host: format!("n{node}"), nics: (0..self.rails).map(|r| format!("nic{r}")).collect() };
-        let nodes: Vec<Node> = (0..self.nodes).map(node).collect();
+        let node = |node| TournamentNode {
+            host: format!("n{node}"),
+            nics: (0..self.rails).map(|r| format!("nic{r}")).collect(),
+        };
+        let nodes: Vec<TournamentNode> = (0..self.nodes).map(node).collect();
         let mut rates = vec![vec![vec![None; self.rails]; self.nodes]; self.nodes];
         let mut time = 0.0;
         for round in 0..rounds(self.nodes) {
@@ -72,11 +75,11 @@ impl Fleet {
     }
 }
 
-fn slow_nics(verdict: &Verdict) -> BTreeSet<(usize, usize)> {
+fn slow_nics(verdict: &TournamentVerdict) -> BTreeSet<(usize, usize)> {
     verdict.nics.iter().filter(|nic| nic.slow).map(|nic| (nic.node, nic.rail)).collect()
 }
 
-fn slow_pairs(verdict: &Verdict) -> BTreeSet<(usize, usize, usize)> {
+fn slow_pairs(verdict: &TournamentVerdict) -> BTreeSet<(usize, usize, usize)> {
     verdict.pairs.iter().map(|pair| (pair.nodes.0, pair.nodes.1, pair.rail)).collect()
 }
 
@@ -164,21 +167,21 @@ fn two_nodes_have_slow_pairs_only() {
 /// The findings name the host and the NIC, and the pair.
 #[test]
 fn findings_name_host_and_nic_or_pair() {
-    use super::super::State;
+    use super::super::CheckState;
     let mut fleet = Fleet { nodes: 8, rails: 2, nics: [((5, 1), (0.3, 0.3))].into(), ..Fleet::default() };
     fleet.pairs.insert((2, 3, 0), 0.5);
     let verdict = fleet.play(&mut Draws(9)).0.judge(0.85);
     let findings = verdict.findings(8, Some(LINE_GBITS), 0.85);
-    let said: Vec<(&str, State)> = findings.iter().map(|finding| (finding.host.as_str(), finding.state)).collect();
-    assert_eq!(said, [("n5", State::Fail), ("all", State::Warn), ("all", State::Ok)]);
+    let said: Vec<(&str, CheckState)> = findings.iter().map(|finding| (finding.host.as_str(), finding.state)).collect();
+    assert_eq!(said, [("n5", CheckState::Fail), ("all", CheckState::Warn), ("all", CheckState::Ok)]);
     assert!(findings[0].found.starts_with("nic1 (rail 1) sends "), "{}", findings[0].found);
     assert!(findings[0].found.contains("with 7 partners"), "{}", findings[0].found);
     assert!(findings[1].found.starts_with("slow pairs: n2 to n3 on rail 0: "), "{}", findings[1].found);
     assert!(findings[2].found.starts_with("8 nodes, 16 NICs: medians from "), "{}", findings[2].found);
     // All NICs at half of their line rate: a warning, and no NIC is named.
     let slow = verdict.findings(8, Some(2.0 * LINE_GBITS), 0.85);
-    assert_eq!((slow.len(), slow[2].state), (3, State::Warn));
-    assert_eq!(Rates::default().judge(0.85).findings(1, None, 0.85)[0].state, State::Warn);
+    assert_eq!((slow.len(), slow[2].state), (3, CheckState::Warn));
+    assert_eq!(Rates::default().judge(0.85).findings(1, None, 0.85)[0].state, CheckState::Warn);
 }
 
 /// A node with fewer rails is judged by its existing rails, and a failed transfer counts as a rate of 0.

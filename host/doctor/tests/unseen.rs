@@ -1,15 +1,15 @@
 //! Tests that items which are not visible count neither as absent nor as good, and that variables are interpreted as
 //! the software that reads them does.
 
-use super::super::{Machine, Requirements, State, examine};
+use super::super::{CheckState, Machine, Requirements, examine};
 use super::fake::{CARDS, Fake, address};
 use super::said;
 use std::fs;
 
-type Harm = fn(&mut Fake);
+type FakeChange = fn(&mut Fake);
 
 /// Check, a substring of its result, and the change that hides something from it.
-const HIDDEN: &[(&str, &str, Harm)] = &[
+const HIDDEN: &[(&str, &str, FakeChange)] = &[
     ("efa-devices", "the PCI bus cannot be seen", |fake| fake.remove("sys/bus")),
     ("pcie", "the PCI bus cannot be seen", |fake| fake.remove("sys/bus")),
     ("affinity", "the PCI bus cannot be seen", |fake| fake.remove("sys/bus")),
@@ -74,7 +74,7 @@ fn hidden_facts_are_skipped_and_never_absent() {
         let mut fake = Fake::healthy();
         hide(&mut fake);
         let said = said(&fake, name);
-        assert_eq!(said.state, State::Skipped, "{name}, {part}: {said:?}");
+        assert_eq!(said.state, CheckState::Skipped, "{name}, {part}: {said:?}");
         assert!(said.found.contains(part), "{name}, {part}: {said:?}");
     }
 }
@@ -85,10 +85,10 @@ fn hidden_bus_fails_no_check() {
     fake.remove("sys/bus");
     (fake.wanted.efa, fake.wanted.instance) = (true, Some("p5.48xlarge".into()));
     for finding in examine(&fake.machine(), &["gpu".into(), "visible".into(), "efa-devices".into(), "nvlink".into()]) {
-        assert!(finding.state < State::Warn && !finding.mend.contains("launch template"), "{finding:?}");
+        assert!(finding.state < CheckState::Warn && !finding.mend.contains("launch template"), "{finding:?}");
     }
     // Facts that the driver reports are still checked.
-    assert_eq!(said(&fake, "gpu").state, State::Ok);
+    assert_eq!(said(&fake, "gpu").state, CheckState::Ok);
     assert!(fake.machine().has_its_cards(), "there is nothing to wait for");
 }
 
@@ -106,7 +106,7 @@ fn unreported_facts_are_not_ok() {
     emulated.asked.ptx = Some(String::new());
     emulated.remove(&format!("sys/bus/pci/devices/{}", address(0x25)));
     emulated.gpu(|_| {});
-    assert_eq!(said(&emulated, "toolchain").state, State::Skipped);
+    assert_eq!(said(&emulated, "toolchain").state, CheckState::Skipped);
     assert!(!said(&emulated, "gpu").found.contains("on the PCI bus"));
 }
 
@@ -117,9 +117,9 @@ fn lists_of_modules_tell_which_are_loaded() {
     fake.remove("sys/module");
     fake.write("proc/modules", "efa 81920 0 - Live 0x0\n");
     let direct = said(&fake, "gpu-direct");
-    assert_eq!((direct.state, direct.found.as_str()), (State::Fail, "the NVIDIA driver is not loaded"));
+    assert_eq!((direct.state, direct.found.as_str()), (CheckState::Fail, "the NVIDIA driver is not loaded"));
     fake.write("proc/modules", "nvidia 81920 0 - Live 0x0\n");
-    assert_eq!(said(&fake, "gpu-direct").state, State::Skipped);
+    assert_eq!(said(&fake, "gpu-direct").state, CheckState::Skipped);
 }
 
 #[test]
@@ -139,30 +139,30 @@ fn efa_cards_are_known_by_their_id_alone() {
 #[test]
 fn fi_variables_are_parsed_like_libfabric() {
     for (set, state) in [
-        ("FI_PROVIDER=efa", State::Ok),
-        ("FI_PROVIDER=EFA", State::Ok),
-        ("FI_PROVIDER=tcp,efa", State::Ok),
-        ("FI_PROVIDER=^psm3,sockets", State::Ok),
-        ("FI_PROVIDER=^ofi_rxm", State::Ok),
-        ("FI_PROVIDER=^efa", State::Fail),
-        ("FI_PROVIDER=^tcp,EFA", State::Fail),
-        ("FI_PROVIDER=tcp", State::Fail),
-        ("FI_PROVIDER=efa;ofi_rxm", State::Fail),
-        ("FI_PROVIDER=", State::Fail),
-        ("FI_EFA_USE_DEVICE_RDMA=off", State::Warn),
-        ("FI_EFA_FORK_SAFE=0", State::Ok),
-        ("FI_EFA_FORK_SAFE=False", State::Ok),
-        ("FI_EFA_FORK_SAFE=yes", State::Warn),
-        ("RDMAV_FORK_SAFE=0", State::Warn),
-        ("FI_HMEM_CUDA_USE_GDRCOPY=no", State::Warn),
-        ("FI_HMEM_DISABLE_P2P=0", State::Ok),
-        ("FI_HMEM=cuda", State::Ok),
-        ("FI_HMEM=system,cuda", State::Ok),
-        ("FI_EFA_IFACE=all", State::Ok),
-        ("FI_HMEM_CUDA_USE_DMABUF=1", State::Ok),
-        ("FI_HMEM_CUDA_USE_GDRCOPY=1", State::Ok),
-        ("FI_TCP_IFACE=ens", State::Fail),
-        ("NCCL_SOCKET_IFNAME=ens", State::Ok),
+        ("FI_PROVIDER=efa", CheckState::Ok),
+        ("FI_PROVIDER=EFA", CheckState::Ok),
+        ("FI_PROVIDER=tcp,efa", CheckState::Ok),
+        ("FI_PROVIDER=^psm3,sockets", CheckState::Ok),
+        ("FI_PROVIDER=^ofi_rxm", CheckState::Ok),
+        ("FI_PROVIDER=^efa", CheckState::Fail),
+        ("FI_PROVIDER=^tcp,EFA", CheckState::Fail),
+        ("FI_PROVIDER=tcp", CheckState::Fail),
+        ("FI_PROVIDER=efa;ofi_rxm", CheckState::Fail),
+        ("FI_PROVIDER=", CheckState::Fail),
+        ("FI_EFA_USE_DEVICE_RDMA=off", CheckState::Warn),
+        ("FI_EFA_FORK_SAFE=0", CheckState::Ok),
+        ("FI_EFA_FORK_SAFE=False", CheckState::Ok),
+        ("FI_EFA_FORK_SAFE=yes", CheckState::Warn),
+        ("RDMAV_FORK_SAFE=0", CheckState::Warn),
+        ("FI_HMEM_CUDA_USE_GDRCOPY=no", CheckState::Warn),
+        ("FI_HMEM_DISABLE_P2P=0", CheckState::Ok),
+        ("FI_HMEM=cuda", CheckState::Ok),
+        ("FI_HMEM=system,cuda", CheckState::Ok),
+        ("FI_EFA_IFACE=all", CheckState::Ok),
+        ("FI_HMEM_CUDA_USE_DMABUF=1", CheckState::Ok),
+        ("FI_HMEM_CUDA_USE_GDRCOPY=1", CheckState::Ok),
+        ("FI_TCP_IFACE=ens", CheckState::Fail),
+        ("NCCL_SOCKET_IFNAME=ens", CheckState::Ok),
     ] {
         let mut fake = Fake::healthy();
         fake.wanted.efa = true;
@@ -173,7 +173,7 @@ fn fi_variables_are_parsed_like_libfabric() {
     let off = Fake::healthy();
     off.write("proc/sys/kernel/yama/ptrace_scope", "1\n");
     off.variable("FI_EFA_ENABLE_SHM_TRANSFER=off");
-    assert_eq!(said(&off, "shm").state, State::Ok, "an integer, of which libfabric reads 0");
+    assert_eq!(said(&off, "shm").state, CheckState::Ok, "an integer, of which libfabric reads 0");
 }
 
 #[test]

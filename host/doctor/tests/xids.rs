@@ -3,7 +3,7 @@
 
 use super::super::kernel_log::{Action, Xid, state_of};
 use super::super::near::share_out;
-use super::super::{Machine, Requirements, State};
+use super::super::{CheckState, Machine, Requirements};
 use super::fake::{Fake, address};
 use super::said;
 use ginlab_topology::pci::PciAddress;
@@ -34,7 +34,10 @@ fn numbers_have_actions_of_catalog() {
     ] {
         assert_eq!(action(154, text), expected, "{text}");
     }
-    assert_eq!([Action::Ignore, Action::Monitor, Action::Reset].map(state_of), [State::Ok, State::Warn, State::Fail]);
+    assert_eq!(
+        [Action::Ignore, Action::Monitor, Action::Reset].map(state_of),
+        [CheckState::Ok, CheckState::Warn, CheckState::Fail]
+    );
 }
 
 #[test]
@@ -53,7 +56,7 @@ fn harmless_xids_are_ok_with_their_time() {
     let mut fake = Fake::healthy();
     fake.xids(&["[ 1800.500000] NVRM: Xid (PCI:0000:20:00): 63, Row Remapper: New row marked for remapping"]);
     let said = said(&fake, "xid");
-    assert_eq!(said.state, State::Ok);
+    assert_eq!(said.state, CheckState::Ok);
     assert!(said.found.ends_with("(no action, 2.0 h ago)"), "{said:?}");
 }
 

@@ -7,7 +7,7 @@ use libfabric_sys as sys;
 use libfabric_sys::ops;
 
 use super::contexts::BARE_WINDOW;
-use super::errors::Doing;
+use super::errors::FailedOperation;
 use super::{AGAIN, ERROR_WAITS, LibfabricRail, LibfabricRegion};
 use crate::{FabricError, Rail, RemoteRegion, Transfer, mistake};
 
@@ -83,7 +83,7 @@ impl LibfabricRail {
                         posted += 1;
                     }
                     AGAIN => break,
-                    code => return Err(rail.error(Doing::Transferring, what(), code)),
+                    code => return Err(rail.error(FailedOperation::Transferring, what(), code)),
                 }
             }
             // SAFETY: the queue is open and the buffer has `entries.len()` entries.
@@ -104,7 +104,7 @@ impl LibfabricRail {
                     _ => refuse(rail, "the completion queue reported an error without details"),
                 };
             } else if read != 0 && read != AGAIN {
-                return Err(rail.error(Doing::Transferring, "fi_cq_read in the bare loop", read));
+                return Err(rail.error(FailedOperation::Transferring, "fi_cq_read in the bare loop", read));
             }
             turns = turns.wrapping_add(1);
             if !turns.is_multiple_of(POLLS_PER_CLOCK) || completed == count {

@@ -6,8 +6,8 @@ use std::ptr;
 use libfabric_sys as sys;
 use libfabric_sys::ops;
 
-use super::contexts::Kind;
-use super::errors::{self, Doing};
+use super::contexts::SlotOperation;
+use super::errors::{self, FailedOperation};
 use super::post::operation;
 use super::rail::BATCH;
 use super::{AGAIN, ERROR_WAITS, LibfabricRail};
@@ -38,7 +38,7 @@ impl LibfabricRail {
                 }
                 0 | AGAIN => break,
                 ERROR_WAITS => self.read_error(completions)?,
-                code => return Err(self.error(Doing::Transferring, "fi_cq_read", code)),
+                code => return Err(self.error(FailedOperation::Transferring, "fi_cq_read", code)),
             }
         }
         // Reposts the receives that this poll has consumed.
@@ -69,7 +69,13 @@ impl LibfabricRail {
                     self.unposted.push(context);
                     break;
                 }
-                code => return Err(self.error(Doing::Opening, "fi_recvmsg of an empty message for immediates", code)),
+                code => {
+                    return Err(self.error(
+                        FailedOperation::Opening,
+                        "fi_recvmsg of an empty message for immediates",
+                        code,
+                    ));
+                }
             }
         }
         Ok(())
@@ -89,7 +95,7 @@ impl LibfabricRail {
             }
         } else if let Some((token, kind, ..)) = self.release(entry.op_context) {
             completions.push(match kind {
-                Kind::Receive => Completion::Received { token, bytes: entry.len as u64 },
+                SlotOperation::Receive => Completion::Received { token, bytes: entry.len as u64 },
                 _ => Completion::Done { token },
             });
         }
@@ -98,15 +104,15 @@ impl LibfabricRail {
 
     /// Frees the slot of a completed operation. Returns `None` if the context does not belong to a posted operation.
     #[inline]
-    pub(super) fn release(&mut self, context: *mut c_void) -> Option<(u64, Kind, u64, u32)> {
+    pub(super) fn release(&mut self, context: *mut c_void) -> Option<(u64, SlotOperation, u64, u32)> {
         let slot = self.core.contexts.transfers.find(context)?;
         // SAFETY: the slot belongs to this rail and the provider has returned it.
         let (token, kind, bytes, peer) = unsafe { ((*slot).token, (*slot).kind, (*slot).bytes, (*slot).peer) };
-        if kind == Kind::Free {
+        if kind == SlotOperation::Free {
             return None;
         }
         // SAFETY: the slot belongs to this rail and the provider has returned it.
-        unsafe { (*slot).kind = Kind::Free };
+        unsafe { (*slot).kind = SlotOperation::Free };
         self.free.push(slot);
         Some((token, kind, bytes, peer))
     }
@@ -120,14 +126,14 @@ impl LibfabricRail {
             return Ok(());
         }
         if code < 0 {
-            return Err(self.error(Doing::Transferring, "fi_cq_readerr", code));
+            return Err(self.error(FailedOperation::Transferring, "fi_cq_readerr", code));
         }
         let (token, what) = match self.release(entry.op_context) {
             Some((token, kind, bytes, peer)) => (Some(token), operation(kind, bytes, peer as usize)),
             None if self.core.contexts.bare.holds(entry.op_context) => (None, "a write of the bare loop".to_owned()),
             None => (None, "an incoming transfer".to_owned()),
         };
-        let error = errors::refused(&self.name, Doing::Transferring, what, entry.err, self.words_of(&entry));
+        let error = errors::refused(&self.name, FailedOperation::Transferring, what, entry.err, self.words_of(&entry));
         completions.push(Completion::Failed { token, error: Box::new(error) });
         Ok(())
     }

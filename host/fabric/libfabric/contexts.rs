@@ -13,7 +13,7 @@ use super::closing::left_open;
 
 /// Operation for which a slot is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SlotOperation {
     /// No operation is posted.
     Free,
     Write,
@@ -31,12 +31,18 @@ pub(crate) struct Slot {
     /// Bytes and peer, for error messages.
     pub bytes: u64,
     pub peer: u32,
-    pub kind: Kind,
+    pub kind: SlotOperation,
 }
 
 impl Slot {
     fn new() -> UnsafeCell<Self> {
-        UnsafeCell::new(Self { provider: sys::fi_context2::default(), token: 0, bytes: 0, peer: 0, kind: Kind::Free })
+        UnsafeCell::new(Self {
+            provider: sys::fi_context2::default(),
+            token: 0,
+            bytes: 0,
+            peer: 0,
+            kind: SlotOperation::Free,
+        })
     }
 }
 

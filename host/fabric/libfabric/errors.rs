@@ -10,7 +10,7 @@ use crate::{FabricError, filter};
 
 /// Kind of operation that failed. Together with the code it determines the likely cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doing {
+pub(crate) enum FailedOperation {
     /// Querying libfabric, or opening a domain that was found.
     Opening,
     /// Registering host memory.
@@ -23,7 +23,7 @@ pub(crate) enum Doing {
 
 /// Creates the error of one call. `code` may have either sign.
 #[cold]
-pub(crate) fn error(rail: &str, doing: Doing, operation: impl Into<String>, code: i64) -> FabricError {
+pub(crate) fn error(rail: &str, doing: FailedOperation, operation: impl Into<String>, code: i64) -> FabricError {
     let code = i32::try_from(code.unsigned_abs()).unwrap_or(i32::MAX);
     refused(rail, doing, operation, code, text(code))
 }
@@ -32,7 +32,7 @@ pub(crate) fn error(rail: &str, doing: Doing, operation: impl Into<String>, code
 #[cold]
 pub(crate) fn refused(
     rail: &str,
-    doing: Doing,
+    doing: FailedOperation,
     operation: impl Into<String>,
     code: c_int,
     text: impl Into<String>,
@@ -95,12 +95,15 @@ fn locked_memory_limit() -> Option<u64> {
 }
 
 /// Returns the likely cause and a remedy. A pure function, so that the mapping can be tested.
-fn hint(doing: Doing, code: c_int, locked_memory: Option<u64>) -> String {
+fn hint(doing: FailedOperation, code: c_int, locked_memory: Option<u64>) -> String {
     /// Error code in EFA's own number range for pinning that fails for lack of locked memory.
     const EFA_MEMLOCK: c_int = 4112;
     match (doing, code) {
-        (Doing::RegisteringHost | Doing::RegisteringCuda | Doing::Opening, sys::FI_ENOMEM | EFA_MEMLOCK)
-        | (Doing::RegisteringHost, sys::FI_EPERM) => {
+        (
+            FailedOperation::RegisteringHost | FailedOperation::RegisteringCuda | FailedOperation::Opening,
+            sys::FI_ENOMEM | EFA_MEMLOCK,
+        )
+        | (FailedOperation::RegisteringHost, sys::FI_EPERM) => {
             let now = match locked_memory {
                 Some(bytes) => format!("`ulimit -l` is {} KiB", bytes / 1024),
                 None => "`ulimit -l` is unlimited, so check the container's memory limit".to_owned(),
@@ -110,15 +113,15 @@ fn hint(doing: Doing, code: c_int, locked_memory: Option<u64>) -> String {
                  `--ulimit memlock=-1` and IPC_LOCK)"
             )
         }
-        (Doing::Opening, READ_ONLY | sys::FI_EACCES) => {
+        (FailedOperation::Opening, READ_ONLY | sys::FI_EACCES) => {
             "/dev/shm must be a tmpfs that this user can write to (mount -t tmpfs tmpfs /dev/shm)".to_owned()
         }
-        (Doing::RegisteringCuda, _) => {
+        (FailedOperation::RegisteringCuda, _) => {
             "this libfabric or provider does not support CUDA memory (built without CUDA, no dma-buf or peer-memory \
              module, no CUDA context on this thread); stage through pinned host memory"
                 .to_owned()
         }
-        (Doing::Opening, sys::FI_ENODATA | sys::FI_ENOSYS) => {
+        (FailedOperation::Opening, sys::FI_ENODATA | sys::FI_ENOSYS) => {
             let filter = std::env::var(filter::VARIABLE).map(|value| {
                 let hides = if value.starts_with('^') { "those after ^" } else { "others" };
                 format!("; {}={value} is set and hides {hides}", filter::VARIABLE)
@@ -131,19 +134,19 @@ fn hint(doing: Doing, code: c_int, locked_memory: Option<u64>) -> String {
             )
         }
         (_, sys::FI_EMFILE) => "too many open files: raise `ulimit -n`".to_owned(),
-        (Doing::Opening, sys::FI_ENOSPC) => {
+        (FailedOperation::Opening, sys::FI_ENOSPC) => {
             "remove old files in /dev/shm or enlarge it (mount -o remount,size=8G /dev/shm; docker: --shm-size 8g; \
              pods: an emptyDir of medium Memory at /dev/shm), or use fewer ranks or rails"
                 .to_owned()
         }
-        (Doing::Transferring, sys::FI_EPERM) => {
+        (FailedOperation::Transferring, sys::FI_EPERM) => {
             "the system denies this process access to the memory of other processes; in a container add CAP_SYS_PTRACE \
              or a seccomp profile that allows process_vm_readv and process_vm_writev, on a host set \
              kernel.yama.ptrace_scope to 1 or 0"
                 .to_owned()
         }
         (
-            Doing::Transferring,
+            FailedOperation::Transferring,
             sys::FI_ECONNREFUSED
             | sys::FI_ECONNRESET
             | sys::FI_ECONNABORTED
@@ -157,10 +160,10 @@ fn hint(doing: Doing, code: c_int, locked_memory: Option<u64>) -> String {
         ) => "the peer does not answer: has its process exited, are both on the same subnet, does the security group \
               (or firewall) allow itself in both directions?"
             .to_owned(),
-        (Doing::Transferring, sys::FI_EACCES | sys::FI_EKEYREJECTED | sys::FI_EFAULT) => {
+        (FailedOperation::Transferring, sys::FI_EACCES | sys::FI_EKEYREJECTED | sys::FI_EFAULT) => {
             "the peer refused the key or the address range: has it closed the region?".to_owned()
         }
-        (Doing::Transferring, TRUNCATED) => {
+        (FailedOperation::Transferring, TRUNCATED) => {
             "the message is longer than the receive buffer: a process outside this job sent to this rail's address, or \
              both sides disagree on the size"
                 .to_owned()
@@ -175,32 +178,38 @@ mod tests {
 
     #[test]
     fn failed_registration_names_locked_memory_limit() {
-        let hint = hint(Doing::RegisteringHost, sys::FI_ENOMEM, Some(8192 * 1024));
+        let hint = hint(FailedOperation::RegisteringHost, sys::FI_ENOMEM, Some(8192 * 1024));
         assert!(hint.contains("`ulimit -l` is 8192 KiB"), "{hint}");
-        assert!(super::hint(Doing::RegisteringHost, sys::FI_ENOMEM, None).contains("unlimited, so check"));
-        assert!(super::hint(Doing::RegisteringHost, 4112, Some(0)).contains("memlock=-1"));
+        assert!(super::hint(FailedOperation::RegisteringHost, sys::FI_ENOMEM, None).contains("unlimited, so check"));
+        assert!(super::hint(FailedOperation::RegisteringHost, 4112, Some(0)).contains("memlock=-1"));
     }
 
     #[test]
     fn cuda_peer_and_provider_errors_have_hints() {
-        assert!(hint(Doing::RegisteringCuda, sys::FI_ENOSYS, None).contains("stage through pinned"));
-        assert!(hint(Doing::Transferring, sys::FI_ECONNREFUSED, None).contains("security group"));
-        assert!(hint(Doing::Transferring, sys::FI_EACCES, None).contains("closed the region"));
-        assert!(hint(Doing::Opening, sys::FI_ENODATA, None).contains("FI_RMA"));
-        assert!(hint(Doing::Opening, READ_ONLY, None).contains("/dev/shm"));
-        for doing in [Doing::Opening, Doing::RegisteringHost, Doing::Transferring] {
+        assert!(hint(FailedOperation::RegisteringCuda, sys::FI_ENOSYS, None).contains("stage through pinned"));
+        assert!(hint(FailedOperation::Transferring, sys::FI_ECONNREFUSED, None).contains("security group"));
+        assert!(hint(FailedOperation::Transferring, sys::FI_EACCES, None).contains("closed the region"));
+        assert!(hint(FailedOperation::Opening, sys::FI_ENODATA, None).contains("FI_RMA"));
+        assert!(hint(FailedOperation::Opening, READ_ONLY, None).contains("/dev/shm"));
+        for doing in [FailedOperation::Opening, FailedOperation::RegisteringHost, FailedOperation::Transferring] {
             assert!(hint(doing, sys::FI_EMFILE, None).contains("`ulimit -n`"), "{doing:?}");
         }
-        assert!(hint(Doing::Transferring, TRUNCATED, None).contains("outside this job"));
-        assert_eq!(hint(Doing::Transferring, sys::FI_EINVAL, None), "");
+        assert!(hint(FailedOperation::Transferring, TRUNCATED, None).contains("outside this job"));
+        assert_eq!(hint(FailedOperation::Transferring, sys::FI_EINVAL, None), "");
         let words = "Transport endpoint is not connected: No valid address handle at remote side (required for RDMA operations) [14]";
-        let unknown = refused("efa", Doing::Transferring, "fi_write of 8 B to peer 0", sys::FI_ENOTCONN, words);
+        let unknown =
+            refused("efa", FailedOperation::Transferring, "fi_write of 8 B to peer 0", sys::FI_ENOTCONN, words);
         assert!(unknown.hint.contains("address vector") && !unknown.hint.contains("security group"), "{unknown}");
     }
 
     #[test]
     fn error_has_positive_code_and_libfabric_text() {
-        let error = error("tcp:lo", Doing::Transferring, "fi_write of 8 B to peer 0", i64::from(-sys::FI_ECONNREFUSED));
+        let error = error(
+            "tcp:lo",
+            FailedOperation::Transferring,
+            "fi_write of 8 B to peer 0",
+            i64::from(-sys::FI_ECONNREFUSED),
+        );
         assert_eq!((error.code, error.text.as_str()), (sys::FI_ECONNREFUSED, "Connection refused"));
         let line = error.to_string();
         assert!(

@@ -13,7 +13,7 @@
 use libfabric_sys as sys;
 use libfabric_sys::ops;
 
-use super::errors::{self, Doing};
+use super::errors::{self, FailedOperation};
 use crate::FabricError;
 
 /// Support of a rail for GPU memory.
@@ -52,7 +52,7 @@ pub(super) unsafe fn forbid_cuda_calls(rail: &str, endpoint: *mut sys::fid_ep, a
         // FI_EOPNOTSUPP according to the manual. Providers that do not know the option or find no GPU return other
         // codes. Only code 0 is a guarantee.
         code => {
-            let error = errors::error(rail, Doing::RegisteringCuda, what, i64::from(code));
+            let error = errors::error(rail, FailedOperation::RegisteringCuda, what, i64::from(code));
             let hint = "the provider claims FI_HMEM, but would copy by CUDA calls; stage through pinned host memory \
                         (`ginlab proxy` does); for GPUDirect see gpu-direct of `ginlab doctor`";
             GpuMemory::ByCudaCalls(Box::new(FabricError { hint: hint.to_owned(), ..error }))

@@ -9,14 +9,14 @@ use std::sync::{Mutex, PoisonError};
 use libfabric_sys as sys;
 
 use super::Level;
-use super::errors::{self, Doing};
+use super::errors::{self, FailedOperation};
 use super::shared_memory;
 use crate::FabricError;
 use ginlab_topology::pci::PciAddress;
 
 /// Requirements of a rail on a provider.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct ProviderRequirements<'a> {
     pub provider: &'a str,
     pub fabric: Option<&'a str>,
     pub domain: Option<&'a str>,
@@ -32,7 +32,7 @@ pub(crate) struct Wanted<'a> {
 /// A list of entries, freed when dropped. Entries are always allocated by libfabric, which knows their size.
 pub(crate) struct InfoList {
     first: NonNull<sys::fi_info>,
-    library: &'static sys::Library,
+    library: &'static sys::LibfabricLibrary,
 }
 
 // SAFETY: the list is plain memory allocated by libfabric, and none of it is bound to a thread.
@@ -70,12 +70,12 @@ impl InfoList {
     }
 
     /// Returns the library that allocated the list.
-    pub fn library(&self) -> &'static sys::Library {
+    pub fn library(&self) -> &'static sys::LibfabricLibrary {
         self.library
     }
 
     /// Returns an entry whose attributes are all zero, or `None` if there is no memory.
-    pub fn blank(library: &'static sys::Library) -> Option<Self> {
+    pub fn blank(library: &'static sys::LibfabricLibrary) -> Option<Self> {
         // SAFETY: null requests an empty entry, which the caller owns.
         NonNull::new(unsafe { (library.fi_dupinfo)(ptr::null()) }).map(|first| Self { first, library })
     }
@@ -84,7 +84,7 @@ impl InfoList {
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
     info: NonNull<sys::fi_info>,
-    library: &'static sys::Library,
+    library: &'static sys::LibfabricLibrary,
     list: PhantomData<&'a InfoList>,
 }
 
@@ -212,7 +212,7 @@ impl<'a> Entry<'a> {
 }
 
 /// Queries libfabric. The error is its positive code.
-fn get_info(library: &'static sys::Library, flags: u64, hints: *const sys::fi_info) -> Result<InfoList, i64> {
+fn get_info(library: &'static sys::LibfabricLibrary, flags: u64, hints: *const sys::fi_info) -> Result<InfoList, i64> {
     // Serialized: ranks in one process query concurrently, and two concurrent queries have crashed libfabric 1.20's EFA
     // provider. Poisoning is ignored, because the lock protects no data.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -229,28 +229,29 @@ fn get_info(library: &'static sys::Library, flags: u64, hints: *const sys::fi_in
 
 /// Returns all providers of this libfabric, whether or not they are usable here.
 pub(crate) fn all_providers() -> Result<InfoList, FabricError> {
-    get_info(super::library()?, sys::FI_PROV_ATTR_ONLY, ptr::null())
-        .map_err(|code| errors::error("libfabric", Doing::Opening, "fi_getinfo for the list of providers", code))
+    get_info(super::library()?, sys::FI_PROV_ATTR_ONLY, ptr::null()).map_err(|code| {
+        errors::error("libfabric", FailedOperation::Opening, "fi_getinfo for the list of providers", code)
+    })
 }
 
 /// Returns all entries that any provider offers here, whether or not ginlab can use them.
 pub(crate) fn everything() -> Result<InfoList, FabricError> {
     get_info(super::library()?, 0, ptr::null())
-        .map_err(|code| errors::error("libfabric", Doing::Opening, "fi_getinfo for everything", code))
+        .map_err(|code| errors::error("libfabric", FailedOperation::Opening, "fi_getinfo for everything", code))
 }
 
 /// Capabilities that every rail requires.
 const ACCESS: u64 = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 
 /// Returns the entries that meet the requirements. If there are none, returns an error with the reason.
-pub(crate) fn query(wanted: &Wanted<'_>) -> Result<InfoList, FabricError> {
+pub(crate) fn query(wanted: &ProviderRequirements<'_>) -> Result<InfoList, FabricError> {
     let library = super::library()?;
     let fail = |code: i64| {
         const WHAT: &str = "fi_getinfo for reliable datagrams with RMA";
         let none = code.abs() == i64::from(sys::FI_ENODATA);
         match none.then(|| shared_memory::why_nothing(wanted.provider)).flatten() {
-            Some(why) => errors::refused(wanted.provider, Doing::Opening, WHAT, sys::FI_ENOSPC, why),
-            None => errors::error(wanted.provider, Doing::Opening, WHAT, code),
+            Some(why) => errors::refused(wanted.provider, FailedOperation::Opening, WHAT, sys::FI_ENOSPC, why),
+            None => errors::error(wanted.provider, FailedOperation::Opening, WHAT, code),
         }
     };
     let hints = hints(wanted, library).map_err(|code| fail(i64::from(code)))?;
@@ -267,7 +268,7 @@ fn owned(text: Option<&str>) -> Result<*mut c_char, c_int> {
 }
 
 /// Converts the requirements to libfabric's hints. The error is libfabric's code.
-fn hints(wanted: &Wanted<'_>, library: &'static sys::Library) -> Result<InfoList, c_int> {
+fn hints(wanted: &ProviderRequirements<'_>, library: &'static sys::LibfabricLibrary) -> Result<InfoList, c_int> {
     let hints = InfoList::blank(library).ok_or(sys::FI_ENOMEM)?;
     let mut caps = sys::FI_RMA | ACCESS;
     let mut mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;

@@ -24,9 +24,9 @@ pub use bare::BareLoop;
 pub use closing::left_open;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use errors::error;
-pub(crate) use errors::{Doing, refused};
+pub(crate) use errors::{FailedOperation, refused};
 pub use gpu::GpuMemory;
-pub(crate) use info::{Entry, Wanted, all_providers, everything, query};
+pub(crate) use info::{Entry, ProviderRequirements, all_providers, everything, query};
 pub use rail::LibfabricRail;
 pub use region::LibfabricRegion;
 
@@ -104,7 +104,8 @@ pub fn library_version() -> Option<String> {
 /// `none` if there is none.
 #[must_use]
 pub fn library_text() -> String {
-    let text = |library: &sys::Library| format!("{} ({})", sys::Dotted(library.version()), library.path().display());
+    let text =
+        |library: &sys::LibfabricLibrary| format!("{} ({})", sys::Dotted(library.version()), library.path().display());
     sys::library().map_or_else(|_| "none".to_owned(), text)
 }
 
@@ -113,6 +114,6 @@ pub fn require_library() -> Result<(), FabricError> {
     library().map(drop)
 }
 
-fn library() -> Result<&'static sys::Library, FabricError> {
+fn library() -> Result<&'static sys::LibfabricLibrary, FabricError> {
     sys::library().map_err(errors::missing)
 }

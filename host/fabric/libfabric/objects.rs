@@ -8,7 +8,7 @@ use libfabric_sys::ops;
 
 use super::closing::{close_in_time, left_open};
 use super::contexts::Pool;
-use super::errors::{self, Doing};
+use super::errors::{self, FailedOperation};
 use super::gpu::{self, GpuMemory};
 use super::info::InfoList;
 use super::shared_memory;
@@ -53,7 +53,7 @@ impl<T: Fid> Object<T> {
     /// Runs an open call. `call` receives a pointer to which it stores the object, and returns the C code.
     pub fn open(
         rail: &str,
-        doing: Doing,
+        doing: FailedOperation,
         what: &str,
         call: impl FnOnce(*mut *mut T) -> i32,
     ) -> Result<Self, FabricError> {
@@ -151,11 +151,11 @@ impl Core {
         let raw = info.as_ptr();
         let none = ptr::null_mut();
 
-        let fabric = Fabric::open(rail, Doing::Opening, "fi_fabric", |place| {
+        let fabric = Fabric::open(rail, FailedOperation::Opening, "fi_fabric", |place| {
             // SAFETY: the entry's fabric attributes are valid, and `place` is a valid pointer.
             unsafe { (info.library().fi_fabric)((*raw).fabric_attr, place, none) }
         })?;
-        let domain = Domain::open(rail, Doing::Opening, "fi_domain", |place| {
+        let domain = Domain::open(rail, FailedOperation::Opening, "fi_domain", |place| {
             // SAFETY: the fabric is open and belongs to this entry.
             unsafe { ops::fi_domain(fabric.as_ptr(), raw, place, none) }
         })?;
@@ -169,22 +169,22 @@ impl Core {
             ..Default::default()
         };
         let what = format!("fi_cq_open of {entries} entries, {immediates} of them for immediates of peers");
-        let queue = CompletionQueue::open(rail, Doing::Opening, &what, |place| {
+        let queue = CompletionQueue::open(rail, FailedOperation::Opening, &what, |place| {
             // SAFETY: the domain is open, and the attributes are valid during the call.
             unsafe { ops::fi_cq_open(domain.as_ptr(), &mut attr, place, none) }
         })?;
         let mut attr = sys::fi_av_attr { type_: av_type, ..Default::default() };
-        let addresses = AddressVector::open(rail, Doing::Opening, "fi_av_open", |place| {
+        let addresses = AddressVector::open(rail, FailedOperation::Opening, "fi_av_open", |place| {
             // SAFETY: the domain is open, and the attributes are valid during the call.
             unsafe { ops::fi_av_open(domain.as_ptr(), &mut attr, place, none) }
         })?;
-        let endpoint = Endpoint::open(rail, Doing::Opening, "fi_endpoint", |place| {
+        let endpoint = Endpoint::open(rail, FailedOperation::Opening, "fi_endpoint", |place| {
             // SAFETY: the domain is open and belongs to this entry.
             unsafe { ops::fi_endpoint(domain.as_ptr(), raw, place, none) }
         })?;
         let check = |what: &str, code: i32| match code {
             0 => Ok(()),
-            code => Err(errors::error(rail, Doing::Opening, what, i64::from(code))),
+            code => Err(errors::error(rail, FailedOperation::Opening, what, i64::from(code))),
         };
         // SAFETY: endpoint and queue are open and belong to one domain. The queue serves both directions.
         check("fi_ep_bind of the completion queue", unsafe {
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn failed_open_returns_error_with_reason() {
         let of = |code: i32| {
-            let opened = AddressVector::open("efa:rdmap0s6", Doing::Opening, "fi_av_open", |_| code);
+            let opened = AddressVector::open("efa:rdmap0s6", FailedOperation::Opening, "fi_av_open", |_| code);
             opened.map(|_| ()).map_err(|error| error.to_string()).expect_err("nothing was made")
         };
         let (nothing, no_memory) = (of(0), of(-sys::FI_ENOMEM));

@@ -6,8 +6,8 @@ use std::ptr;
 use libfabric_sys as sys;
 use libfabric_sys::ops;
 
-use super::contexts::{Kind, Slot};
-use super::errors::Doing;
+use super::contexts::{Slot, SlotOperation};
+use super::errors::FailedOperation;
 use super::objects::Core;
 use super::{AGAIN, Level, LibfabricRail, LibfabricRegion};
 use crate::{FabricError, Message, Post, Transfer, mistake};
@@ -37,7 +37,7 @@ impl LibfabricRail {
     #[inline]
     pub(super) fn check(
         &self,
-        kind: Kind,
+        kind: SlotOperation,
         region: &LibfabricRegion,
         t: &Transfer,
     ) -> Result<sys::fi_addr_t, FabricError> {
@@ -49,7 +49,7 @@ impl LibfabricRail {
                     && within(t.local_offset, region.bytes)
                     && within(t.remote_offset, t.remote.bytes)
                     && t.bytes <= self.limits.max_transfer_bytes
-                    && (t.bytes > 0 || t.immediate.is_some() && kind == Kind::Write)
+                    && (t.bytes > 0 || t.immediate.is_some() && kind == SlotOperation::Write)
                     && (t.immediate.is_none() || self.limits.immediate_bytes >= 4)
                     && region.belongs_to(&self.core) =>
             {
@@ -76,7 +76,7 @@ impl LibfabricRail {
     /// a receive.
     pub(super) fn check_message(
         &self,
-        kind: Kind,
+        kind: SlotOperation,
         region: &LibfabricRegion,
         peer: Option<usize>,
         m: &Message,
@@ -99,7 +99,7 @@ impl LibfabricRail {
     }
 
     #[cold]
-    pub(super) fn why_refused(&self, kind: Kind, region: &LibfabricRegion, t: &Transfer) -> FabricError {
+    pub(super) fn why_refused(&self, kind: SlotOperation, region: &LibfabricRegion, t: &Transfer) -> FabricError {
         let outside = |what: &str, offset: u64, bytes: u64| {
             (offset > bytes || t.bytes > bytes - offset)
                 .then(|| format!("offset {offset} and {} B exceed the {what} region of {bytes} B", t.bytes))
@@ -131,13 +131,13 @@ impl LibfabricRail {
                 Ok(Post::Accepted)
             }
             AGAIN => Ok(Post::Again),
-            code => Err(self.error(Doing::Transferring, what(), code)),
+            code => Err(self.error(FailedOperation::Transferring, what(), code)),
         }
     }
 
     /// Fills the next free slot without removing it from the free list. `None` if the credit is used up.
     #[inline]
-    pub(super) fn prepare(&mut self, kind: Kind, peer: usize, bytes: u64, token: u64) -> Option<*mut Slot> {
+    pub(super) fn prepare(&mut self, kind: SlotOperation, peer: usize, bytes: u64, token: u64) -> Option<*mut Slot> {
         let slot = *self.free.last()?;
         // SAFETY: the slot is free, so the provider does not hold it, and only this rail writes to its slots. The
         // provider's part (`provider`) is not changed.
@@ -157,7 +157,7 @@ impl LibfabricRail {
     /// prepared.
     pub(super) unsafe fn post_message(
         &self,
-        kind: Kind,
+        kind: SlotOperation,
         slot: *mut Slot,
         local: u64,
         mut descriptor: *mut c_void,
@@ -182,7 +182,7 @@ impl LibfabricRail {
             data: t.immediate.map_or(0, u64::from),
         };
         let more = if self.hold_doorbell(t) { sys::FI_MORE } else { 0 };
-        if kind == Kind::Read {
+        if kind == SlotOperation::Read {
             // SAFETY: the endpoint is open, the message is valid during the call, and the caller guarantees that the
             // memory is valid. Reads complete when the data has arrived here, at any level.
             return unsafe { ops::fi_readmsg(self.endpoint, &message, more | sys::FI_COMPLETION) };
@@ -217,7 +217,9 @@ impl LibfabricRail {
     pub(super) unsafe fn post_bare(&self, slot: *mut Slot, region: &LibfabricRegion, t: &Transfer, peer: u64) -> isize {
         if self.quirks.level_in_each_call {
             // SAFETY: forwards the call; the caller upholds the same contract.
-            return unsafe { self.post_message(Kind::Write, slot, region.address, region.descriptor, t, peer) };
+            return unsafe {
+                self.post_message(SlotOperation::Write, slot, region.address, region.descriptor, t, peer)
+            };
         }
         let (source, length) = (ptr::with_exposed_provenance(region.address as usize), t.bytes as usize);
         let (remote, key) = (t.remote.base, t.remote.key);
@@ -229,11 +231,11 @@ impl LibfabricRail {
 
 /// Returns the name of an operation for messages: `fi_write of 4096 B to peer 1`.
 #[cold]
-pub(super) fn operation(kind: Kind, bytes: u64, peer: usize) -> String {
+pub(super) fn operation(kind: SlotOperation, bytes: u64, peer: usize) -> String {
     match kind {
-        Kind::Read => format!("fi_read of {bytes} B from peer {peer}"),
-        Kind::Send => format!("fi_send of {bytes} B to peer {peer}"),
-        Kind::Receive => format!("fi_recv of up to {bytes} B"),
+        SlotOperation::Read => format!("fi_read of {bytes} B from peer {peer}"),
+        SlotOperation::Send => format!("fi_send of {bytes} B to peer {peer}"),
+        SlotOperation::Receive => format!("fi_recv of up to {bytes} B"),
         _ => format!("fi_write of {bytes} B to peer {peer}"),
     }
 }
@@ -245,9 +247,9 @@ mod tests {
     /// Error and stall messages use this text.
     #[test]
     fn operation_names_bytes_and_peer() {
-        assert_eq!(operation(Kind::Write, 4096, 1), "fi_write of 4096 B to peer 1");
-        assert_eq!(operation(Kind::Read, 8, 2), "fi_read of 8 B from peer 2");
-        assert_eq!(operation(Kind::Send, 0, 3), "fi_send of 0 B to peer 3");
-        assert_eq!(operation(Kind::Receive, 64, 0), "fi_recv of up to 64 B");
+        assert_eq!(operation(SlotOperation::Write, 4096, 1), "fi_write of 4096 B to peer 1");
+        assert_eq!(operation(SlotOperation::Read, 8, 2), "fi_read of 8 B from peer 2");
+        assert_eq!(operation(SlotOperation::Send, 0, 3), "fi_send of 0 B to peer 3");
+        assert_eq!(operation(SlotOperation::Receive, 64, 0), "fi_recv of up to 64 B");
     }
 }

@@ -10,15 +10,15 @@ use ginlab_base::shm_cleanup;
 use libfabric_sys as sys;
 use libfabric_sys::ops;
 
-use super::contexts::{Kind, Slot};
-use super::errors::{self, Doing};
-use super::info::{self, InfoList, Wanted};
+use super::contexts::{Slot, SlotOperation};
+use super::errors::{self, FailedOperation};
+use super::info::{self, InfoList, ProviderRequirements};
 use super::objects::Core;
 use super::post::{Quirks, operation};
 use super::sockets::Sockets;
 use super::{GpuMemory, Level, LibfabricRegion, RailOptions};
 use crate::domain::Domain;
-use crate::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake};
+use crate::{Access, Completion, FabricError, MemoryRange, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake};
 
 /// Maximum number of completions read by one call.
 pub(super) const BATCH: usize = 64;
@@ -150,7 +150,7 @@ impl LibfabricRail {
     ///
     /// # Safety
     /// The memory must be valid until the function returns.
-    pub unsafe fn prove_gpu(domain: &Domain, options: &RailOptions, memory: Memory) -> Result<(), FabricError> {
+    pub unsafe fn prove_gpu(domain: &Domain, options: &RailOptions, memory: MemoryRange) -> Result<(), FabricError> {
         let mut rail = LibfabricRail::open(domain, &RailOptions { cuda_memory: true, ..options.clone() })?;
         // SAFETY: the caller guarantees that the memory is valid during the call, and the region is dropped in this
         // expression.
@@ -189,7 +189,7 @@ impl LibfabricRail {
     }
 
     #[cold]
-    pub(super) fn error(&self, doing: Doing, operation: impl Into<String>, code: isize) -> FabricError {
+    pub(super) fn error(&self, doing: FailedOperation, operation: impl Into<String>, code: isize) -> FabricError {
         errors::error(&self.name, doing, operation, code as i64)
     }
 }
@@ -204,7 +204,7 @@ fn choose_info(domain: &Domain, options: &RailOptions) -> Result<InfoList, Fabri
         }
         // A provider that consumes receives for immediates cannot identify messages by these receives.
         for posted_receives in [false, true].into_iter().filter(|posted| !(*posted && options.messages)) {
-            let wanted = Wanted {
+            let wanted = ProviderRequirements {
                 provider: &domain.provider,
                 fabric: Some(&domain.fabric),
                 domain: Some(&domain.name),
@@ -226,7 +226,7 @@ fn choose_info(domain: &Domain, options: &RailOptions) -> Result<InfoList, Fabri
     }
     Err(first_error.unwrap_or_else(|| {
         let what = format!("opening {}:{}", domain.provider, domain.name);
-        errors::error(&domain.provider, Doing::Opening, what, i64::from(sys::FI_ENODATA))
+        errors::error(&domain.provider, FailedOperation::Opening, what, i64::from(sys::FI_ENODATA))
     }))
 }
 
@@ -259,7 +259,11 @@ impl LibfabricRail {
         let count = unsafe { ops::fi_av_insert(av, bytes, 1, &mut inserted, 0, ptr::null_mut()) };
         if count != 1 || inserted == sys::FI_ADDR_UNSPEC {
             let code = if count < 0 { count } else { sys::FI_EADDRNOTAVAIL };
-            return Err(self.error(Doing::Transferring, format!("fi_av_insert of peer {peer}"), code as isize));
+            return Err(self.error(
+                FailedOperation::Transferring,
+                format!("fi_av_insert of peer {peer}"),
+                code as isize,
+            ));
         }
         Ok(inserted)
     }
@@ -282,7 +286,7 @@ impl Rail for LibfabricRail {
         // SAFETY: the endpoint is open and the buffer has `length` bytes.
         let code = unsafe { ops::fi_getname(self.endpoint, address.as_mut_ptr().cast(), &mut length) };
         if code != 0 || length > ADDRESS_BYTES {
-            return Err(self.error(Doing::Opening, "fi_getname", code as isize));
+            return Err(self.error(FailedOperation::Opening, "fi_getname", code as isize));
         }
         address.truncate(length);
         Ok(address)
@@ -306,7 +310,9 @@ impl Rail for LibfabricRail {
         // it.
         match unsafe { ops::fi_av_remove(self.core.addresses.as_ptr(), &mut address, 1, 0) } {
             0 => Ok(()),
-            code => Err(self.error(Doing::Transferring, format!("fi_av_remove of peer {peer}"), code as isize)),
+            code => {
+                Err(self.error(FailedOperation::Transferring, format!("fi_av_remove of peer {peer}"), code as isize))
+            }
         }
     }
 
@@ -315,14 +321,14 @@ impl Rail for LibfabricRail {
     /// # Safety
     /// The contract of [`Rail::register`] must hold. When the region is dropped, no transfer that uses it may be
     /// outstanding, and no other thread may be inside a call of this rail (FI_THREAD_DOMAIN).
-    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<LibfabricRegion, FabricError> {
+    unsafe fn register(&mut self, memory: MemoryRange, access: Access) -> Result<LibfabricRegion, FabricError> {
         if memory.cuda_device.is_some() && !self.limits.cuda_memory {
             if let GpuMemory::ByCudaCalls(refused) = &self.gpu_memory {
                 return Err(FabricError::clone(refused));
             }
             let what = format!("registering {} B of CUDA memory", memory.bytes);
             let text = "the rail was opened without device memory (FI_HMEM not requested or not offered)";
-            return Err(errors::refused(&self.name, Doing::RegisteringCuda, what, sys::FI_ENOSYS, text));
+            return Err(errors::refused(&self.name, FailedOperation::RegisteringCuda, what, sys::FI_ENOSYS, text));
         }
         // SAFETY: forwards the call; the caller upholds the same contract.
         let region = unsafe { LibfabricRegion::register(&self.name, &self.core, memory, access) };
@@ -339,8 +345,8 @@ impl Rail for LibfabricRail {
 
     #[inline(always)]
     unsafe fn write(&mut self, region: &LibfabricRegion, t: &Transfer) -> Result<Post, FabricError> {
-        let peer = self.check(Kind::Write, region, t)?;
-        let Some(slot) = self.prepare(Kind::Write, t.peer, t.bytes, t.token) else { return Ok(Post::Again) };
+        let peer = self.check(SlotOperation::Write, region, t)?;
+        let Some(slot) = self.prepare(SlotOperation::Write, t.peer, t.bytes, t.token) else { return Ok(Post::Again) };
         let local = region.address + t.local_offset;
         let (source, length) = (ptr::with_exposed_provenance(local as usize), t.bytes as usize);
         let (remote, key, context) = (t.remote.base.wrapping_add(t.remote_offset), t.remote.key, slot.cast());
@@ -348,7 +354,7 @@ impl Rail for LibfabricRail {
         let code = if self.needs_flags(t) {
             // SAFETY: the transfer is checked and the slot prepared above; the caller guarantees that the memory is
             // valid.
-            unsafe { self.post_message(Kind::Write, slot, local, descriptor, t, peer) }
+            unsafe { self.post_message(SlotOperation::Write, slot, local, descriptor, t, peer) }
         } else if let Some(value) = t.immediate {
             let value = u64::from(value);
             // SAFETY: the endpoint is open, the range is in the region, and the caller guarantees that its memory is
@@ -359,27 +365,27 @@ impl Rail for LibfabricRail {
             // valid.
             unsafe { ops::fi_write(endpoint, source, length, descriptor, peer, remote, key, context) }
         };
-        self.posted(|| operation(Kind::Write, t.bytes, t.peer), code)
+        self.posted(|| operation(SlotOperation::Write, t.bytes, t.peer), code)
     }
 
     #[inline]
     unsafe fn read(&mut self, region: &LibfabricRegion, t: &Transfer) -> Result<Post, FabricError> {
         let t = &Transfer { immediate: None, ..*t };
-        let peer = self.check(Kind::Read, region, t)?;
-        let Some(slot) = self.prepare(Kind::Read, t.peer, t.bytes, t.token) else { return Ok(Post::Again) };
+        let peer = self.check(SlotOperation::Read, region, t)?;
+        let Some(slot) = self.prepare(SlotOperation::Read, t.peer, t.bytes, t.token) else { return Ok(Post::Again) };
         let local = region.address + t.local_offset;
         let (target, length) = (ptr::with_exposed_provenance_mut(local as usize), t.bytes as usize);
         let (remote, key, context) = (t.remote.base.wrapping_add(t.remote_offset), t.remote.key, slot.cast());
         let code = if self.hold_doorbell(t) {
             // SAFETY: the transfer is checked and the slot prepared above; the caller guarantees that the memory is
             // valid.
-            unsafe { self.post_message(Kind::Read, slot, local, region.descriptor, t, peer) }
+            unsafe { self.post_message(SlotOperation::Read, slot, local, region.descriptor, t, peer) }
         } else {
             // SAFETY: the endpoint is open, the range is in the region, and the caller guarantees that its memory is
             // valid.
             unsafe { ops::fi_read(self.endpoint, target, length, region.descriptor, peer, remote, key, context) }
         };
-        self.posted(|| operation(Kind::Read, t.bytes, t.peer), code)
+        self.posted(|| operation(SlotOperation::Read, t.bytes, t.peer), code)
     }
 
     #[inline]

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use libfabric_sys as sys;
 use libfabric_sys::ops;
 
-use super::errors::{self, Doing};
+use super::errors::{self, FailedOperation};
 use super::gpu::is_made_up;
 use super::objects::{Core, Registration};
-use crate::{Access, FabricError, Memory, RemoteRegion, mistake};
+use crate::{Access, FabricError, MemoryRange, RemoteRegion, mistake};
 
 /// Memory registered with one rail.
 ///
@@ -44,12 +44,16 @@ impl LibfabricRegion {
     pub(super) unsafe fn register(
         rail: &str,
         core: &Arc<Core>,
-        memory: Memory,
+        memory: MemoryRange,
         access: Access,
     ) -> Result<Self, FabricError> {
         let place = memory.cuda_device.map_or("host".to_owned(), |device| format!("CUDA device {device}"));
         let what = format!("fi_mr_regattr of {} B of {place} memory", memory.bytes);
-        let doing = if memory.cuda_device.is_some() { Doing::RegisteringCuda } else { Doing::RegisteringHost };
+        let doing = if memory.cuda_device.is_some() {
+            FailedOperation::RegisteringCuda
+        } else {
+            FailedOperation::RegisteringHost
+        };
         let end = memory.address.checked_add(memory.bytes as u64);
         if memory.bytes == 0 || memory.address == 0 || end.is_none() {
             return Err(mistake(rail, what, "the range is empty or wraps around"));
@@ -131,7 +135,7 @@ const ATTEMPTS: u32 = 64;
 fn requested_key(rail: &str, domain: &sys::fi_domain_attr) -> Result<u64, FabricError> {
     let random = getrandom::u64().map_err(|error| {
         let what = "a random memory key".to_owned();
-        errors::refused(rail, Doing::RegisteringHost, what, sys::FI_EIO, error.to_string())
+        errors::refused(rail, FailedOperation::RegisteringHost, what, sys::FI_EIO, error.to_string())
     })?;
     Ok(random & key_mask(domain.mr_key_size))
 }

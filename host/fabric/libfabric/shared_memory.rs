@@ -11,7 +11,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, SysconfVar, access, sysconf};
 
-use super::errors::{self, Doing};
+use super::errors::{self, FailedOperation};
 use crate::FabricError;
 
 const FOLDER: &str = "/dev/shm";
@@ -40,7 +40,7 @@ pub(super) fn turn(rail: &str, provider: &str, library: u32) -> Result<Turn, Fab
     }
     if let Err(why) = access(FOLDER, AccessFlags::W_OK) {
         let text = format!("{FOLDER} cannot be used: {}", why.desc());
-        return Err(errors::refused(rail, Doing::Opening, "fi_enable", why as i32, text));
+        return Err(errors::refused(rail, FailedOperation::Opening, "fi_enable", why as i32, text));
     }
     let lock = lock().ok();
     match free() {
@@ -49,7 +49,7 @@ pub(super) fn turn(rail: &str, provider: &str, library: u32) -> Result<Turn, Fab
                 "{FOLDER} is full: libfabric needs {FIRST} B in it for an endpoint, but {free} B of {size} B are \
                  available"
             );
-            Err(errors::refused(rail, Doing::Opening, "fi_enable", sys::FI_ENOSPC, text))
+            Err(errors::refused(rail, FailedOperation::Opening, "fi_enable", sys::FI_ENOSPC, text))
         }
         _ => Ok(Turn { _lock: lock }),
     }

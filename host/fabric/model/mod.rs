@@ -3,12 +3,12 @@
 //! A [`ModelRail`] wraps a working rail (usually [`same_host`](super::same_host)). A write costs its poster as much
 //! time as a post to the modelled card. It starts when the card is free, and completes after a round trip. The inner
 //! rail moves the bytes as fast as possible. If memory is slower than the modelled rate, moving can be disabled
-//! ([`Model::move_bytes`]) for timed passes, and enabled for the pass that is verified.
+//! ([`ModelledNics::move_bytes`]) for timed passes, and enabled for the pass that is verified.
 //!
 //! **Time.** If a post takes longer on this machine than the modelled cost, the excess is a debt of the thread. The
 //! thread repays it by waiting less in its next posts, on any card. An idle thread has no debt. The time for which a
-//! card nevertheless waits, for a poster in debt or for bytes that are late, is counted in [`Model::behind`]. If it is
-//! a large share of a result, the result describes this machine and not the card.
+//! card nevertheless waits, for a poster in debt or for bytes that are late, is counted in [`ModelledNics::behind`]. If
+//! it is a large share of a result, the result describes this machine and not the card.
 //!
 //! Not in the model: the receiving card (writes of several senders to one target do not interfere), other traffic,
 //! loss, congestion, and the host's memory bus beyond that of this machine.
@@ -20,7 +20,7 @@ mod rail;
 
 pub use card_model::{Nic, Picoseconds, WriteTimes};
 use poster::Poster;
-pub use profile::{Figure, Profile};
+pub use profile::{Profile, ProfileParameter};
 pub use rail::ModelRail;
 
 use super::Rail;
@@ -34,7 +34,7 @@ pub const PREFIX: &str = "model:";
 
 /// The modelled cards of one rank. Clones refer to the same cards: threads that open rails on one card share its wire.
 #[derive(Clone, Debug)]
-pub struct Model(Arc<Cards>);
+pub struct ModelledNics(Arc<Cards>);
 
 #[derive(Debug)]
 struct Cards {
@@ -48,12 +48,12 @@ struct Cards {
     behind: Vec<AtomicU64>,
 }
 
-impl Model {
+impl ModelledNics {
     /// Creates `rails` idle cards. `seed` determines their latencies.
     #[must_use]
-    pub fn new(name: &str, profile: Profile, rails: usize, seed: u64) -> Model {
+    pub fn new(name: &str, profile: Profile, rails: usize, seed: u64) -> ModelledNics {
         let nics = (0..rails as u64).map(|rail| Mutex::new(Nic::new(&profile, seed << 16 | rail))).collect();
-        Model(Arc::new(Cards {
+        ModelledNics(Arc::new(Cards {
             name: format!("{PREFIX}{name}"),
             post: Duration::from_secs_f64(profile.post_us.value * 1e-6),
             profile,
@@ -87,7 +87,7 @@ impl Model {
         self.0.moves.store(moves, Ordering::Relaxed);
     }
 
-    /// Returns the flag that [`move_bytes`](Model::move_bytes) sets.
+    /// Returns the flag that [`move_bytes`](ModelledNics::move_bytes) sets.
     #[must_use]
     pub fn moves(&self) -> Arc<AtomicBool> {
         self.0.moves.clone()

@@ -1,11 +1,11 @@
 //! Conversion of a profile to the parameters of the modelled card, and comparison with the measurements of a real card.
 
 use super::profile::Profile;
-use card_model::Figures;
+use card_model::NicTimings;
 
-impl From<&Profile> for Figures {
-    fn from(profile: &Profile) -> Figures {
-        Figures {
+impl From<&Profile> for NicTimings {
+    fn from(profile: &Profile) -> NicTimings {
+        NicTimings {
             line_rate_gbps: profile.line_rate_gbps.value,
             peak_share: profile.peak_share.value,
             rate_per_rail_mops: profile.rate_per_rail_mops.value,

@@ -9,7 +9,7 @@ const PROFILES: &str = include_str!("profiles.toml");
 /// One parameter.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub struct Figure {
+pub struct ProfileParameter {
     /// Value, in the unit given by the parameter's name.
     pub value: f64,
     /// Source of a measured or published value. `None` if it is assumed.
@@ -23,34 +23,34 @@ pub struct Figure {
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// Number of GPUs of a machine.
-    pub gpus: Figure,
+    pub gpus: ProfileParameter,
     /// Number of cards of a machine.
-    pub cards: Figure,
+    pub cards: ProfileParameter,
     /// Line rate of a card in Gb/s, one direction.
-    pub line_rate_gbps: Figure,
+    pub line_rate_gbps: ProfileParameter,
     /// Share of the line rate that the payload of very large writes reaches.
-    pub peak_share: Figure,
+    pub peak_share: ProfileParameter,
     /// Time that a post takes on the posting thread, in us.
-    pub post_us: Figure,
+    pub post_us: ProfileParameter,
     /// Maximum rate at which a card starts writes, in millions per second.
-    pub rate_per_rail_mops: Figure,
+    pub rate_per_rail_mops: ProfileParameter,
     /// Time from the last byte on the wire to its arrival, in us. The acknowledgement takes the same time.
-    pub one_way_us: Figure,
+    pub one_way_us: ProfileParameter,
     /// Half the range over which the one-way latency varies, in us.
-    pub one_way_spread_us: Figure,
+    pub one_way_spread_us: ProfileParameter,
     /// Payload of a packet in bytes. Between two writes the wire is idle for the duration of one packet.
-    pub mtu_bytes: Figure,
+    pub mtu_bytes: ProfileParameter,
     /// Relative amount by which a write takes longer than its bytes at the peak rate. The additional time is at most
     /// `start_up_most_us`.
-    pub start_up_share: Figure,
+    pub start_up_share: ProfileParameter,
     /// Maximum additional time of a write due to `start_up_share`, in us.
-    pub start_up_most_us: Figure,
+    pub start_up_most_us: ProfileParameter,
     /// Maximum number of writes that a card holds. Further posts return [`Post::Again`](crate::Post::Again).
-    pub queue_depth: Figure,
+    pub queue_depth: ProfileParameter,
     /// 1 if the card writes directly to a peer's memory. 0 if the provider sends messages, which the peer's CPU copies.
-    pub rdma_write: Figure,
+    pub rdma_write: ProfileParameter,
     /// Rate at which kernels of a GPU store to the other GPUs of its machine, in GB/s.
-    pub nvlink_gbytes_s: Figure,
+    pub nvlink_gbytes_s: ProfileParameter,
 }
 
 impl Profile {
@@ -95,7 +95,7 @@ impl Profile {
 
     /// Returns every parameter with its name.
     #[must_use]
-    pub fn figures(&self) -> [(&'static str, &Figure); 14] {
+    pub fn figures(&self) -> [(&'static str, &ProfileParameter); 14] {
         [
             ("gpus", &self.gpus),
             ("cards", &self.cards),

@@ -1,8 +1,8 @@
 //! A rail that adds the times of a modelled card to an inner rail, which moves the bytes.
 
 use super::poster::{Poster, charge};
-use super::{Model, Picoseconds, WriteTimes};
-use crate::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use super::{ModelledNics, Picoseconds, WriteTimes};
+use crate::{Access, Completion, FabricError, MemoryRange, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use slab::Slab;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,12 +17,12 @@ const OURS: u64 = 1 << 63;
 /// polled, because peers may write to this rank.
 const IDLE_POLLS: u32 = 16;
 
-/// A rail of a modelled card. See [`Model`].
+/// A rail of a modelled card. See [`ModelledNics`].
 pub struct ModelRail<R: Rail> {
     // This field is dropped before the rail, because flights hold regions.
     flights: Slab<Flight<R>>,
     inner: R,
-    model: Model,
+    model: ModelledNics,
     poster: Rc<Poster>,
     card: usize,
     name: String,
@@ -80,7 +80,7 @@ impl<R: Rail> fmt::Debug for ModelRail<R> {
 }
 
 impl<R: Rail> ModelRail<R> {
-    pub(super) fn new(model: Model, poster: Rc<Poster>, card: usize, inner: R) -> Self {
+    pub(super) fn new(model: ModelledNics, poster: Rc<Poster>, card: usize, inner: R) -> Self {
         let depth = model.profile().queue_depth.value as usize;
         let limits = RailLimits {
             max_outstanding: depth,
@@ -266,7 +266,7 @@ impl<R: Rail> Rail for ModelRail<R> {
         self.inner.remove_peer(peer)
     }
 
-    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Self::Region, FabricError> {
+    unsafe fn register(&mut self, memory: MemoryRange, access: Access) -> Result<Self::Region, FabricError> {
         // SAFETY: forwards the call; the caller upholds the same contract of the inner rail.
         unsafe { self.inner.register(memory, access) }.map(Rc::new)
     }

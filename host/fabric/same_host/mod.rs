@@ -4,10 +4,10 @@
 //! Modelled cards use it to move bytes. It needs no libfabric, and a small write costs only tens of nanoseconds, so
 //! that the elapsed time is that of the model.
 //!
-//! A region that peers write to or read must be in memory of [`Place::File`](ginlab_cuda::Place). A region that is only
-//! a source may be any host memory. Small writes are copied by the posting thread, others by [`CopyThreads`] if there
-//! are any. A write is complete when its bytes are in the peer's memory. The files have no names, so no file remains
-//! after a process is killed.
+//! A region that peers write to or read must be in memory of [`MemoryLocation::File`](ginlab_cuda::MemoryLocation). A
+//! region that is only a source may be any host memory. Small writes are copied by the posting thread, others by
+//! [`CopyThreads`] if there are any. A write is complete when its bytes are in the peer's memory. The files have no
+//! names, so no file remains after a process is killed.
 
 pub(super) mod inbox;
 mod movers;
@@ -19,7 +19,7 @@ pub use movers::CopyThreads;
 pub use peers::SameHostRegion;
 pub use stores::Stores;
 
-use super::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use super::{Access, Completion, FabricError, MemoryRange, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use crossbeam_utils::Backoff;
 use ginlab_base::memory_file::MemoryFile;
 use inbox::Inbox;
@@ -137,7 +137,7 @@ impl Rail for SameHostRail {
         self.peers.remove(&self.name, peer)
     }
 
-    unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<SameHostRegion, FabricError> {
+    unsafe fn register(&mut self, memory: MemoryRange, _access: Access) -> Result<SameHostRegion, FabricError> {
         SameHostRegion::new(&self.name, memory)
     }
 

@@ -5,7 +5,7 @@
 //! [`WorstRail`](crate::worst::WorstRail).
 
 use super::inbox::Outbox;
-use crate::{FabricError, Memory, RemoteRegion, Transfer, mistake};
+use crate::{FabricError, MemoryRange, RemoteRegion, Transfer, mistake};
 use ginlab_base::memory_file::{self, FileName, MemoryFile};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -99,7 +99,7 @@ pub(crate) fn failed(rail: &str, operation: impl Into<String>, error: &io::Error
 
 impl SameHostRegion {
     /// Creates a region of host memory. `rail` is used in messages.
-    pub(crate) fn new(rail: &str, memory: Memory) -> Result<SameHostRegion, FabricError> {
+    pub(crate) fn new(rail: &str, memory: MemoryRange) -> Result<SameHostRegion, FabricError> {
         let (address, bytes) = (memory.address, memory.bytes as u64);
         if memory.cuda_device.is_some() || address == 0 || bytes == 0 || address.checked_add(bytes).is_none() {
             let text = "expected host memory that is neither empty nor wraps around";

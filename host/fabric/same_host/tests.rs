@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 use super::*;
-use ginlab_cuda::{Buffer, Device, Place};
+use ginlab_cuda::{Buffer, Device, MemoryLocation};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
 
@@ -15,20 +15,20 @@ struct Node {
     memory: Buffer,
 }
 
-fn node(place: Place, movers: Option<Arc<CopyThreads>>) -> Node {
+fn node(place: MemoryLocation, movers: Option<Arc<CopyThreads>>) -> Node {
     let memory = Device::Emulated.allocate(place, BYTES).unwrap();
     let mut rail = SameHostRail::open("near", movers).unwrap();
     // SAFETY: the memory outlives the region. The order of fields does not matter, because nothing is in flight when a
     // test ends.
     let region = unsafe {
-        rail.register(Memory { address: memory.address(), bytes: BYTES, cuda_device: None }, Access::ALL).unwrap()
+        rail.register(MemoryRange { address: memory.address(), bytes: BYTES, cuda_device: None }, Access::ALL).unwrap()
     };
     Node { rail, region, memory }
 }
 
 fn pair(movers: Option<Arc<CopyThreads>>) -> (Node, Node) {
     // A region that is only a source may be in any memory.
-    let (mut a, mut b) = (node(Place::Host, movers.clone()), node(Place::File, movers));
+    let (mut a, mut b) = (node(MemoryLocation::Host, movers.clone()), node(MemoryLocation::File, movers));
     let addresses = [a.rail.address().unwrap(), b.rail.address().unwrap()];
     a.rail.insert_peers(&addresses).unwrap();
     b.rail.insert_peers(&addresses).unwrap();

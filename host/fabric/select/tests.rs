@@ -48,14 +48,14 @@ fn p5() -> Vec<Domain> {
     [0x60, 0x61, 0x62, 0x63, 0x4f, 0x50, 0x51, 0x52].map(|bus| efa(bus, "efa")).to_vec()
 }
 
-fn p5_path(address: &PciAddress) -> Option<Place> {
+fn p5_path(address: &PciAddress) -> Option<DeviceLocation> {
     let (root, port, first) = if address.bus < 0x55 { (0x44, 0x46, 0x4f) } else { (0x55, 0x57, 0x60) };
     let function = address.bus - first;
     let path = format!(
         "/sys/devices/pci0000:{root:02x}/0000:{root:02x}:00.0/0000:{:02x}:00.0/0000:{port:02x}:01.{function}/{address}",
         root + 1
     );
-    Some(Place { path, numa_node: None })
+    Some(DeviceLocation { path, numa_node: None })
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn numa_node_decides_without_common_bridge() {
     // Each device is on its own root bus, as in some VMs.
     let place = |address: &PciAddress| {
         let path = format!("/sys/devices/pci0000:{0:02x}/{address}", address.bus);
-        Some(Place { path, numa_node: Some(u32::from(address.bus >= 0x60)) })
+        Some(DeviceLocation { path, numa_node: Some(u32::from(address.bus >= 0x60)) })
     };
     let nearest = |gpu: &str| {
         let request = Request { nearest_to: gpu.parse().ok(), ..request("efa", 1, Reach::Network, &[]) };
@@ -79,11 +79,11 @@ fn request<'a>(provider: &'a str, count: usize, reach: Reach, explicit: &'a [Str
     Request { provider, count, reach, explicit, nearest_to: None, local_rank: 0, local_size: 1 }
 }
 
-fn chosen(plan: &Plan) -> Vec<&str> {
+fn chosen(plan: &DomainSelection) -> Vec<&str> {
     plan.domains.iter().map(|domain| domain.name.as_str()).collect()
 }
 
-fn run(domains: Vec<Domain>, request: &Request<'_>) -> Result<Plan, FabricError> {
+fn run(domains: Vec<Domain>, request: &Request<'_>) -> Result<DomainSelection, FabricError> {
     select(domains, request, &p5_path)
 }
 

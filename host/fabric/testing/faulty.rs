@@ -6,12 +6,12 @@ use std::ptr::{NonNull, with_exposed_provenance_mut};
 use nix::sys::mman::mlock;
 
 use super::layer::{Layer, Layered, Posting};
-use crate::libfabric::{self, Doing};
-use crate::{Completion, FabricError, Memory, Post, Rail, mistake};
+use crate::libfabric::{self, FailedOperation};
+use crate::{Completion, FabricError, MemoryRange, Post, Rail, mistake};
 
 /// The faults to inject. None by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct RailFaults {
     /// Number of initial posts that return [`Post::Again`].
     pub again_first: u64,
     /// Every n-th later post returns [`Post::Again`]; `None` for no later post.
@@ -35,12 +35,12 @@ pub struct Faults {
 }
 
 /// A rail with injected faults.
-pub type FaultyRail<R> = Layered<R, Script>;
+pub type FaultyRail<R> = Layered<R, FaultScript>;
 
 /// The faults, and the progress of the script.
 #[derive(Debug, Default)]
-pub struct Script {
-    faults: Faults,
+pub struct FaultScript {
+    faults: RailFaults,
     posts: u64,
     agains: u64,
     completed: u64,
@@ -52,12 +52,12 @@ pub struct Script {
 
 impl<R: Rail> FaultyRail<R> {
     /// Wraps a rail.
-    pub fn new(inner: R, faults: Faults) -> Self {
-        Layered::over(inner, Script { faults, ..Script::default() })
+    pub fn new(inner: R, faults: RailFaults) -> Self {
+        Layered::over(inner, FaultScript { faults, ..FaultScript::default() })
     }
 
     /// Replaces the script without resetting the counters.
-    pub fn set_faults(&mut self, faults: Faults) {
+    pub fn set_faults(&mut self, faults: RailFaults) {
         self.layer.faults = faults;
     }
 
@@ -76,15 +76,15 @@ fn error(rail: &str, operation: &str) -> FabricError {
     FabricError { code: nix::libc::EIO, ..mistake(rail, operation, "scripted fault") }
 }
 
-fn lock(rail: &str, memory: Memory) -> Result<(), FabricError> {
+fn lock(rail: &str, memory: MemoryRange) -> Result<(), FabricError> {
     let first = NonNull::new(with_exposed_provenance_mut(memory.address as usize));
     // SAFETY: the caller of `register` guarantees that the memory is valid, and locking does not change it.
     let locked = first.map_or(Ok(()), |first| unsafe { mlock(first, memory.bytes) });
     let what = format!("registration of {} B", memory.bytes);
-    locked.map_err(|error| libfabric::error(rail, Doing::RegisteringHost, what, -(error as i64)))
+    locked.map_err(|error| libfabric::error(rail, FailedOperation::RegisteringHost, what, -(error as i64)))
 }
 
-impl Script {
+impl FaultScript {
     fn alter(&mut self, rail: &str, completion: Completion) -> Completion {
         let Completion::Done { token } = completion else { return completion };
         self.completed += 1;
@@ -96,8 +96,8 @@ impl Script {
     }
 }
 
-impl Layer for Script {
-    fn before_register(&mut self, rail: &str, memory: Memory) -> Result<(), FabricError> {
+impl Layer for FaultScript {
+    fn before_register(&mut self, rail: &str, memory: MemoryRange) -> Result<(), FabricError> {
         self.registrations += 1;
         if self.faults.refuse_registration == Some(self.registrations) {
             return Err(error(rail, &format!("registration of {} B", memory.bytes)));
@@ -149,11 +149,11 @@ mod tests {
     use crate::null::NullRail;
     use crate::{Access, Transfer};
 
-    fn run(faults: Faults, posts: u64, polls: usize) -> (Vec<Vec<Result<u64, u64>>>, FaultyRail<NullRail>) {
+    fn run(faults: RailFaults, posts: u64, polls: usize) -> (Vec<Vec<Result<u64, u64>>>, FaultyRail<NullRail>) {
         let mut rail = FaultyRail::new(NullRail::new(), faults);
         rail.insert_peers(&[Vec::new()]).expect("a peer");
         // SAFETY: a null rail does not access the memory.
-        let region = unsafe { rail.register(Memory { address: 0, bytes: 64, cuda_device: None }, Access::ALL) }
+        let region = unsafe { rail.register(MemoryRange { address: 0, bytes: 64, cuda_device: None }, Access::ALL) }
             .expect("a region");
         let remote = rail.remote(&region);
         for token in 0..posts {
@@ -180,14 +180,14 @@ mod tests {
 
     #[test]
     fn faulty_rail_without_faults_is_transparent() {
-        let (batches, rail) = run(Faults::default(), 3, 2);
+        let (batches, rail) = run(RailFaults::default(), 3, 2);
         assert_eq!(batches, [vec![Ok(0), Ok(1), Ok(2)], vec![]]);
         assert_eq!((rail.posts(), rail.agains(), rail.inner().counted().transfers), (3, 0, 3));
     }
 
     #[test]
     fn again_storms_occur_first_and_periodically() {
-        let faults = Faults { again_first: 2, again_every: Some(3), ..Default::default() };
+        let faults = RailFaults { again_first: 2, again_every: Some(3), ..Default::default() };
         let (batches, rail) = run(faults, 9, 1);
         // Posts 1, 2, 5 and 8 are refused. Their tokens are one less.
         assert_eq!(batches, [vec![Ok(2), Ok(3), Ok(5), Ok(6), Ok(8)]]);
@@ -196,19 +196,19 @@ mod tests {
 
     #[test]
     fn chosen_completions_fail_with_their_token() {
-        let (batches, _) = run(Faults { fail_completions: vec![2], ..Default::default() }, 3, 1);
+        let (batches, _) = run(RailFaults { fail_completions: vec![2], ..Default::default() }, 3, 1);
         assert_eq!(batches, [vec![Ok(0), Err(1), Ok(2)]]);
     }
 
     #[test]
     fn completions_come_late_and_in_reverse() {
-        let (batches, _) = run(Faults { delay_polls: 2, reverse: true, ..Default::default() }, 3, 4);
+        let (batches, _) = run(RailFaults { delay_polls: 2, reverse: true, ..Default::default() }, 3, 4);
         assert_eq!(batches, [vec![], vec![], vec![Ok(2), Ok(1), Ok(0)], vec![]]);
     }
 
     #[test]
     fn dead_rail_fails_every_poll() {
-        let mut rail = FaultyRail::new(NullRail::new(), Faults { dead_from_poll: Some(2), ..Default::default() });
+        let mut rail = FaultyRail::new(NullRail::new(), RailFaults { dead_from_poll: Some(2), ..Default::default() });
         let mut completions = Vec::new();
         assert!(rail.poll(&mut completions).is_ok());
         for _ in 0..3 {

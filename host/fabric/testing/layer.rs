@@ -2,7 +2,7 @@
 //! implements only its changes.
 
 use crate::{
-    Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer,
+    Access, Completion, FabricError, MemoryRange, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer,
 };
 
 /// A post.
@@ -24,7 +24,7 @@ pub trait Layer {
     ///
     /// # Errors
     /// Returns the layer's own error.
-    fn before_register(&mut self, _rail: &str, _memory: Memory) -> Result<(), FabricError> {
+    fn before_register(&mut self, _rail: &str, _memory: MemoryRange) -> Result<(), FabricError> {
         Ok(())
     }
 
@@ -121,7 +121,7 @@ impl<R: Rail, L: Layer> Rail for Layered<R, L> {
         self.inner.remove_peer(peer)
     }
 
-    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<R::Region, FabricError> {
+    unsafe fn register(&mut self, memory: MemoryRange, access: Access) -> Result<R::Region, FabricError> {
         self.layer.before_register(self.inner.name(), memory)?;
         // SAFETY: forwards the call; the caller upholds the same contract of the inner rail.
         unsafe { self.inner.register(memory, access) }
@@ -171,7 +171,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
     use super::*;
-    use crate::testing::scripted::{Closed, Script, Scripted};
+    use crate::testing::scripted::{Closed, RailScript, Scripted};
     use std::cell::RefCell;
     use std::rc::Rc;
 
@@ -181,13 +181,13 @@ mod tests {
     /// Each call of a layered rail arrives at the inner rail.
     #[test]
     fn empty_layer_forwards_everything() {
-        let script = Rc::new(RefCell::new(Script::default()));
+        let script = Rc::new(RefCell::new(RailScript::default()));
         let inner = Scripted::new("below".into(), 99, &script, &Closed::default());
         let mut rail = Layered::over(inner, Nothing);
         assert_eq!((rail.name(), rail.limits().max_transfer_bytes, rail.address()), ("below", 99, Ok(Vec::new())));
         assert_eq!((rail.add_peer(&[]), rail.insert_peers(&[Vec::new()])), (Ok(7), Ok(())));
         rail.remove_peer(7).unwrap();
-        let memory = Memory { address: 0, bytes: 16, cuda_device: None };
+        let memory = MemoryRange { address: 0, bytes: 16, cuda_device: None };
         // SAFETY: here and below, scripted rails do not access the memory.
         let region = unsafe { rail.register(memory, Access::ALL) }.unwrap();
         let remote = rail.remote(&region);

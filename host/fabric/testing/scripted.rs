@@ -3,7 +3,7 @@
 pub mod queues;
 
 use crate::{
-    Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer,
+    Access, Completion, FabricError, MemoryRange, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ pub const NO_ADDRESS: &[u8] = b"no address";
 
 /// The recorded calls of a rail, and its answers.
 #[derive(Default)]
-pub struct Script {
+pub struct RailScript {
     pub written: Vec<Transfer>,
     pub read: Vec<Transfer>,
     /// Whether posts are answered with "again".
@@ -45,7 +45,7 @@ pub type Closed = Rc<RefCell<Vec<String>>>;
 pub struct Scripted {
     name: String,
     limits: RailLimits,
-    script: Rc<RefCell<Script>>,
+    script: Rc<RefCell<RailScript>>,
     closed: Closed,
 }
 
@@ -68,7 +68,7 @@ impl Drop for Scripted {
 }
 
 impl Scripted {
-    pub fn new(name: String, longest: u64, script: &Rc<RefCell<Script>>, closed: &Closed) -> Scripted {
+    pub fn new(name: String, longest: u64, script: &Rc<RefCell<RailScript>>, closed: &Closed) -> Scripted {
         let limits = RailLimits {
             max_transfer_bytes: longest,
             max_outstanding: 64,
@@ -109,7 +109,7 @@ impl Rail for Scripted {
     fn address(&self) -> Result<Vec<u8>, FabricError> {
         Ok(Vec::new())
     }
-    unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<ScriptedRegion, FabricError> {
+    unsafe fn register(&mut self, memory: MemoryRange, _access: Access) -> Result<ScriptedRegion, FabricError> {
         let remote = RemoteRegion { key: 0, base: 0, bytes: memory.bytes as u64 };
         Ok(ScriptedRegion { remote, name: self.name.clone(), closed: self.closed.clone() })
     }

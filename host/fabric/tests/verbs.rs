@@ -5,10 +5,10 @@
 use efa_queue::{completion, rules};
 use ginlab_fabric::discover::Reach;
 use ginlab_fabric::libfabric::RailOptions;
-use ginlab_fabric::verbs::{Counted, PairOptions, Verbs, VerbsRail, cards};
+use ginlab_fabric::verbs::{CountedEvent, PairOptions, Verbs, VerbsRail, cards};
 use ginlab_fabric::{
-    Access, Completion, Fabric, FabricError, Memory, Message, Messages, Post, Rail, RankPlace, RemoteRegion, Transfer,
-    soft,
+    Access, Completion, Fabric, FabricError, MemoryRange, Message, Messages, Post, Rail, RankPlace, RemoteRegion,
+    Transfer, soft,
 };
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -29,9 +29,9 @@ fn open(card: usize) -> VerbsRail {
     VerbsRail::open(&names()[card], 64, Some(64)).unwrap()
 }
 
-fn register(rail: &mut VerbsRail, bytes: &mut [u8]) -> ginlab_fabric::verbs::Region {
+fn register(rail: &mut VerbsRail, bytes: &mut [u8]) -> ginlab_fabric::verbs::VerbsRegion {
     let memory =
-        Memory { address: bytes.as_mut_ptr().expose_provenance() as u64, bytes: bytes.len(), cuda_device: None };
+        MemoryRange { address: bytes.as_mut_ptr().expose_provenance() as u64, bytes: bytes.len(), cuda_device: None };
     // SAFETY: the memory outlives the region in every test.
     unsafe { rail.register(memory, Access::ALL) }.unwrap()
 }
@@ -267,7 +267,7 @@ fn rejected_transfers_are_named() {
 fn software_nics_reject_gpu_memory_by_name() {
     let mut rail = open(0);
     let bytes = [0u8; 64];
-    let memory = Memory { address: bytes.as_ptr().expose_provenance() as u64, bytes: 64, cuda_device: Some(0) };
+    let memory = MemoryRange { address: bytes.as_ptr().expose_provenance() as u64, bytes: 64, cuda_device: Some(0) };
     // SAFETY: the registration is refused.
     let error = unsafe { rail.register(memory, Access::ALL) }.unwrap_err().to_string();
     assert!(error.contains("registering 64 B of CUDA device 0 failed: software NICs move bytes by the CPU"), "{error}");
@@ -288,12 +288,14 @@ fn view_suffices_to_drive_queue_pair() {
     let (first, second) = (Verbs::open(&names()[0]).unwrap(), Verbs::open(&names()[1]).unwrap());
     let options =
         |counted| PairOptions { depth: 32, completions: 32, arrivals: 64, receives: 1, unsolicited: true, counted };
-    let (here, there) =
-        (first.pair(&options(&[Counted::Writes])).unwrap(), second.pair(&options(&[Counted::RemoteWrites])).unwrap());
+    let (here, there) = (
+        first.pair(&options(&[CountedEvent::Writes])).unwrap(),
+        second.pair(&options(&[CountedEvent::RemoteWrites])).unwrap(),
+    );
     let to = first.handle(&there.address()).unwrap();
     second.handle(&here.address()).unwrap();
     let (mut ours, mut theirs) = ([9u8; 64], [0u8; 64]);
-    let memory = |bytes: &mut [u8]| Memory {
+    let memory = |bytes: &mut [u8]| MemoryRange {
         address: bytes.as_mut_ptr().expose_provenance() as u64,
         bytes: 64,
         cuda_device: None,
@@ -318,7 +320,8 @@ fn view_suffices_to_drive_queue_pair() {
             && within(view.completions.slots, 32 * 32)
     );
     assert!(
-        within(here.counter(Counted::Writes).unwrap().cast_mut().cast(), 8) && here.counter(Counted::Reads).is_none()
+        within(here.counter(CountedEvent::Writes).unwrap().cast_mut().cast(), 8)
+            && here.counter(CountedEvent::Reads).is_none()
     );
     assert!(here.mappings().iter().all(|all| all.start.addr() % 4096 == 0 && all.bytes % 4096 == 0 && !all.is_card));
     // Completion queues are mapped read-only, and memory that no kernel uses is omitted.
@@ -366,10 +369,10 @@ fn view_suffices_to_drive_queue_pair() {
         unsafe { &*place.cast::<AtomicU64>() }.load(Ordering::Acquire)
     };
     let started = Instant::now();
-    while counted(there.counter(Counted::RemoteWrites).unwrap()) < 40 {
+    while counted(there.counter(CountedEvent::RemoteWrites).unwrap()) < 40 {
         assert!(started.elapsed() < Duration::from_secs(20));
         std::thread::yield_now();
     }
-    assert_eq!((counted(here.counter(Counted::Writes).unwrap()), theirs), (40, ours));
+    assert_eq!((counted(here.counter(CountedEvent::Writes).unwrap()), theirs), (40, ours));
     drop((here, there));
 }

@@ -8,7 +8,7 @@ use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
-use verbs_sys::{Library, ibv_context, ibv_device, ibv_port_attr};
+use verbs_sys::{VerbsLibrary, ibv_context, ibv_device, ibv_port_attr};
 
 /// Prefix of provider names that request verbs rails: `efa-verbs`, or over software NICs `efa-verbs/soft:p5`.
 pub const PREFIX: &str = "efa-verbs";
@@ -20,9 +20,9 @@ pub fn is_asked(provider: &str) -> bool {
 }
 
 /// Returns the functions of the libraries, which are looked up once.
-pub(super) fn library() -> Result<&'static Library, FabricError> {
-    static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
-    LIBRARY.get_or_init(Library::load).as_ref().map_err(|why| errors::missing(why))
+pub(super) fn library() -> Result<&'static VerbsLibrary, FabricError> {
+    static LIBRARY: OnceLock<Result<VerbsLibrary, String>> = OnceLock::new();
+    LIBRARY.get_or_init(VerbsLibrary::load).as_ref().map_err(|why| errors::missing(why))
 }
 
 /// A list of devices, freed when dropped.

@@ -18,7 +18,7 @@ const ADDRESS: usize = 24;
 pub struct Verbs(pub(super) Arc<Device>);
 
 pub(super) struct Device {
-    pub library: &'static sys::Library,
+    pub library: &'static sys::VerbsLibrary,
     pub context: *mut sys::ibv_context,
     pub domain: *mut sys::ibv_pd,
     /// Name of the rail for messages: `efa-verbs:rdmap79s0`.

@@ -1,20 +1,20 @@
 //! Errors of verbs functions, and of completions by EFA's own names.
 
 use crate::FabricError;
-use efa_queue::Status;
+use efa_queue::CompletionStatus;
 use std::io;
 
 /// Returns the likely cause of a status and a remedy.
-fn hint(status: Status) -> &'static str {
+fn hint(status: CompletionStatus) -> &'static str {
     match status {
-        Status::UnknownPeer => "the peer must have this side's address before it is written to",
-        Status::RemoteAddress => "the peer refused the key or the address range: has it closed the region?",
-        Status::RemoteQueuePair => "the peer's process exited, or closed its rail",
-        Status::Unreachable | Status::Unresponsive => {
+        CompletionStatus::UnknownPeer => "the peer must have this side's address before it is written to",
+        CompletionStatus::RemoteAddress => "the peer refused the key or the address range: has it closed the region?",
+        CompletionStatus::RemoteQueuePair => "the peer's process exited, or closed its rail",
+        CompletionStatus::Unreachable | CompletionStatus::Unresponsive => {
             "has the peer's process exited, are both on the same subnet, does the security group allow itself in both \
              directions?"
         }
-        Status::QueuePair => "the queue was misused; this queue pair does nothing more",
+        CompletionStatus::QueuePair => "the queue was misused; this queue pair does nothing more",
         _ => "",
     }
 }
@@ -22,7 +22,7 @@ fn hint(status: Status) -> &'static str {
 /// Creates the error of a failed request.
 #[cold]
 pub(super) fn completed(rail: &str, operation: String, number: u8) -> FabricError {
-    let (text, hint) = match Status::of(number) {
+    let (text, hint) = match CompletionStatus::of(number) {
         Some(status) => (format!("{}: {}", status.name(), status.text()), hint(status).to_owned()),
         None => ("an unknown status".to_owned(), String::new()),
     };

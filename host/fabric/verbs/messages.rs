@@ -15,9 +15,9 @@
 
 use super::device::Verbs;
 use super::queues::ReceivePoster;
-use super::region::Region;
-use super::view::Ring;
-use crate::{Access, Completion, FabricError, Memory, Message, mistake};
+use super::region::VerbsRegion;
+use super::view::WorkRing;
+use crate::{Access, Completion, FabricError, MemoryRange, Message, mistake};
 use slab::Slab;
 use std::cell::UnsafeCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -146,7 +146,7 @@ pub(super) struct Mailbox {
     name: String,
     mtu: u32,
     /// Landing slots of one MTU each. The registration precedes its memory, because it is dropped first.
-    region: Region,
+    region: VerbsRegion,
     _memory: Box<[UnsafeCell<u8>]>,
     poster: ReceivePoster,
     sending: Slab<Sending>,
@@ -163,11 +163,11 @@ impl Mailbox {
     ///
     /// # Errors
     /// Returns an error if the landing slots cannot be registered.
-    pub(super) fn open(verbs: &Verbs, ring: Ring) -> Result<Mailbox, FabricError> {
+    pub(super) fn open(verbs: &Verbs, ring: WorkRing) -> Result<Mailbox, FabricError> {
         let mtu = verbs.max_message_bytes()?;
         let memory: Box<[UnsafeCell<u8>]> = (0..SLOTS as usize * mtu as usize).map(|_| UnsafeCell::new(0)).collect();
         let address = memory.as_ptr().expose_provenance() as u64;
-        let bytes = Memory { address, bytes: memory.len(), cuda_device: None };
+        let bytes = MemoryRange { address, bytes: memory.len(), cuda_device: None };
         // SAFETY: the mailbox drops the region before its memory, which does not move.
         let region = unsafe { verbs.register(bytes, Access::SINK) }?;
         let mut mailbox = Mailbox {

@@ -2,7 +2,7 @@
 
 use super::device::{Verbs, join};
 use super::errors;
-use super::view::{Completions, Counted, Mapping, PairOptions, PairView, Ring};
+use super::view::{CompletionRing, CountedEvent, Mapping, PairOptions, PairView, WorkRing};
 use crate::{FabricError, mistake, soft};
 use efa_queue::rules::DEEPEST;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -17,17 +17,17 @@ const RNR_RETRY: u8 = 7;
 
 /// A queue pair with two completion queues, ready to send.
 #[derive(Debug)]
-pub struct Pair {
+pub struct QueuePair {
     verbs: Verbs,
     pair: *mut sys::ibv_qp,
     queues: [*mut sys::ibv_cq_ex; 2],
-    counters: Vec<(Counted, Counter)>,
+    counters: Vec<(CountedEvent, Counter)>,
     view: PairView,
     qkey: u32,
 }
 
 // SAFETY: verbs objects are not bound to a thread.
-unsafe impl Send for Pair {}
+unsafe impl Send for QueuePair {}
 
 /// A counter in a page allocated by this process.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ struct Counter {
     page: NonNull<std::ffi::c_void>,
 }
 
-impl Drop for Pair {
+impl Drop for QueuePair {
     fn drop(&mut self) {
         let library = self.verbs.0.library;
         // SAFETY: the objects were created by `open` and are not used by other code. They are destroyed in the order of
@@ -63,8 +63,8 @@ impl Verbs {
     ///
     /// # Errors
     /// Returns an error if the options are invalid or a call fails.
-    pub fn pair(&self, options: &PairOptions) -> Result<Pair, FabricError> {
-        let pair = Pair::open(self, options)?;
+    pub fn pair(&self, options: &PairOptions) -> Result<QueuePair, FabricError> {
+        let pair = QueuePair::open(self, options)?;
         let slots = pair.view.send.entries;
         if slots <= pair.view.completions.entries {
             return Ok(pair);
@@ -73,7 +73,7 @@ impl Verbs {
         // many completions, and is created before the pair. Both are therefore created again with the number that is
         // known now.
         drop(pair);
-        let pair = Pair::open(self, &PairOptions { completions: slots, ..*options })?;
+        let pair = QueuePair::open(self, &PairOptions { completions: slots, ..*options })?;
         let (slots, entries) = (pair.view.send.entries, pair.view.completions.entries);
         if slots > entries {
             let text = format!(
@@ -85,8 +85,8 @@ impl Verbs {
     }
 }
 
-impl Pair {
-    pub(super) fn open(verbs: &Verbs, options: &PairOptions<'_>) -> Result<Pair, FabricError> {
+impl QueuePair {
+    pub(super) fn open(verbs: &Verbs, options: &PairOptions<'_>) -> Result<QueuePair, FabricError> {
         let device = &verbs.0;
         let most = device.attributes.max_sq_wr.min(DEEPEST);
         if options.depth == 0 || options.depth > most {
@@ -101,7 +101,7 @@ impl Pair {
         // Q keys with the high bit set are reserved for the system.
         let qkey = getrandom::u32()
             .map_err(|_| mistake(&device.rail, "generating a key", "the system returned no random number"))?;
-        let mut pair = Pair {
+        let mut pair = QueuePair {
             verbs: verbs.clone(),
             pair: std::ptr::null_mut(),
             queues: [std::ptr::null_mut(); 2],
@@ -176,7 +176,7 @@ impl Pair {
     }
 
     /// Creates a counter of these events and attaches it to the pair.
-    fn count(&self, counted: Counted) -> Result<Counter, FabricError> {
+    fn count(&self, counted: CountedEvent) -> Result<Counter, FabricError> {
         let device = &self.verbs.0;
         let Some(calls) = device.library.counters.as_ref().filter(|_| self.verbs.counters()) else {
             let text =
@@ -203,9 +203,9 @@ impl Pair {
             return Err(error);
         }
         let op_mask = match counted {
-            Counted::Writes => sys::IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE,
-            Counted::Reads => sys::IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ,
-            Counted::RemoteWrites => sys::IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE,
+            CountedEvent::Writes => sys::IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE,
+            CountedEvent::Reads => sys::IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ,
+            CountedEvent::RemoteWrites => sys::IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE,
         };
         let mut attach = sys::ibv_qp_attach_comp_cntr_attr { comp_mask: 0, op_mask };
         // SAFETY: queue pair and counter exist.
@@ -254,7 +254,7 @@ impl Pair {
         if code != 0 {
             return Err(self.fail("efadv_query_qp_wqs", Some(code)));
         }
-        let ring = |of: &sys::efadv_wq_attr| Ring {
+        let ring = |of: &sys::efadv_wq_attr| WorkRing {
             slots: of.buffer,
             entry_bytes: of.entry_size,
             entries: of.num_entries,
@@ -271,7 +271,7 @@ impl Pair {
             if code != 0 {
                 return Err(self.fail("efadv_query_cq", Some(code)));
             }
-            Ok(Completions { slots: of.buffer, entry_bytes: of.entry_size, entries: of.num_entries })
+            Ok(CompletionRing { slots: of.buffer, entry_bytes: of.entry_size, entries: of.num_entries })
         };
         let (completions, arrivals) = (queue(0)?, queue(1)?);
         let is_sound =
@@ -316,7 +316,7 @@ impl Pair {
 
     /// Returns the address of a counter: 8 bytes at the start of a page. `None` if the pair was opened without it.
     #[must_use]
-    pub fn counter(&self, counted: Counted) -> Option<*const u64> {
+    pub fn counter(&self, counted: CountedEvent) -> Option<*const u64> {
         let found = self.counters.iter().find(|(known, _)| *known == counted);
         found.map(|(_, counter)| counter.page.as_ptr().cast_const().cast())
     }
@@ -332,8 +332,9 @@ impl Pair {
             let (start, bytes) = (start.wrapping_sub(ahead), (ahead + bytes).next_multiple_of(PAGE));
             Mapping { start, bytes, is_card, is_read_only }
         };
-        let queue =
-            |queue: &Completions| pages(queue.slots, queue.entries as usize * queue.entry_bytes as usize, false, true);
+        let queue = |queue: &CompletionRing| {
+            pages(queue.slots, queue.entries as usize * queue.entry_bytes as usize, false, true)
+        };
         let mut all = vec![
             // Requests and doorbells of a real NIC are in its windows. The other queues are in memory of this machine.
             pages(view.send.slots, view.send.entries as usize * view.send.entry_bytes as usize, is_real, false),

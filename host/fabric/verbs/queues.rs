@@ -1,22 +1,22 @@
 //! CPU side of a NIC's queues: writes requests to the ring, rings the doorbell and reads completions.
 
 use super::barriers;
-use super::view::{Completions, Ring};
-use efa_queue::receive::{self, Receive};
+use super::view::{CompletionRing, WorkRing};
+use efa_queue::receive::{self, ReceivePiece};
 use efa_queue::{completion, request, rules};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A send ring, written by one thread.
 #[derive(Debug)]
 pub(super) struct Poster {
-    ring: Ring,
+    ring: WorkRing,
     /// Number of requests written, and number covered by the doorbell.
     posted: u64,
     rung: u64,
 }
 
 impl Poster {
-    pub(super) fn new(ring: Ring) -> Poster {
+    pub(super) fn new(ring: WorkRing) -> Poster {
         Poster { ring, posted: 0, rung: 0 }
     }
 
@@ -62,13 +62,13 @@ impl Poster {
 /// A ring of receives, written by one thread. The caller posts at most as many as the ring has slots.
 #[derive(Debug)]
 pub(super) struct ReceivePoster {
-    ring: Ring,
+    ring: WorkRing,
     posted: u64,
     rung: u64,
 }
 
 impl ReceivePoster {
-    pub(super) fn new(ring: Ring) -> ReceivePoster {
+    pub(super) fn new(ring: WorkRing) -> ReceivePoster {
         ReceivePoster { ring, posted: 0, rung: 0 }
     }
 
@@ -79,7 +79,7 @@ impl ReceivePoster {
         let places = unsafe {
             &*self.ring.slots.add(slot * self.ring.entry_bytes as usize).cast::<[AtomicU64; receive::WORDS]>()
         };
-        for (place, word) in places.iter().zip(Receive::one(id, address, length, key).words()) {
+        for (place, word) in places.iter().zip(ReceivePiece::one(id, address, length, key).words()) {
             place.store(word, Ordering::Relaxed);
         }
         self.posted += 1;
@@ -100,7 +100,7 @@ impl ReceivePoster {
 /// A completion queue, read by one thread.
 #[derive(Debug)]
 pub struct CompletionReader {
-    queue: Completions,
+    queue: CompletionRing,
     read: u64,
 }
 
@@ -113,7 +113,7 @@ impl CompletionReader {
     /// # Safety
     /// The queue pair of `queue` must outlive the reader.
     #[must_use]
-    pub unsafe fn new(queue: Completions, read: u64) -> CompletionReader {
+    pub unsafe fn new(queue: CompletionRing, read: u64) -> CompletionReader {
         CompletionReader { queue, read }
     }
 

@@ -3,15 +3,16 @@
 use super::device::Verbs;
 use super::errors;
 use super::messages::{IS_SEGMENT, Mailbox, SLOTS, Segment};
-use super::pair::Pair;
+use super::pair::QueuePair;
 use super::queues::{CompletionReader, Poster};
-use super::region::Region;
+use super::region::VerbsRegion;
 use super::view::PairOptions;
 use crate::{
-    Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
+    Access, Completion, FabricError, MemoryRange, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer,
+    mistake,
 };
 use efa_queue::request::{self, Head};
-use efa_queue::{Local, Operation, To, completion};
+use efa_queue::{EfaOperation, Local, To, completion};
 use slab::Slab;
 use std::fmt;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ struct Peer {
 /// A rail with one queue pair on one NIC.
 pub struct VerbsRail {
     verbs: Verbs,
-    pair: Pair,
+    pair: QueuePair,
     poster: Poster,
     completions: CompletionReader,
     arrivals: CompletionReader,
@@ -130,7 +131,7 @@ impl VerbsRail {
     }
 
     #[inline]
-    fn post(&mut self, region: &Region, t: &Transfer, is_read: bool) -> Result<Post, FabricError> {
+    fn post(&mut self, region: &VerbsRegion, t: &Transfer, is_read: bool) -> Result<Post, FabricError> {
         let within = |offset: u64, bytes: u64| offset <= bytes && t.bytes <= bytes - offset;
         let peer = self.peers.get(t.peer).and_then(Option::as_ref);
         let (true, Some(peer)) = (
@@ -187,7 +188,7 @@ impl VerbsRail {
     }
 
     /// Returns the address of a message's bytes, or why they cannot be sent or received.
-    fn range(&self, region: &Region, message: &Message, peer: Option<usize>) -> Result<u64, FabricError> {
+    fn range(&self, region: &VerbsRegion, message: &Message, peer: Option<usize>) -> Result<u64, FabricError> {
         let Message { offset, bytes, .. } = *message;
         let fits = offset <= region.bytes && bytes <= region.bytes - offset;
         let exists = peer.is_none_or(|peer| self.peers.get(peer).is_some_and(Option::is_some));
@@ -210,8 +211,8 @@ impl VerbsRail {
         let status = completion::status(first);
         let immediate = completion::immediate(first, second).filter(|_| status == 0);
         if let Some(mailbox) = &mut self.mailbox
-            && let Some(completion::Completion::Arrived(arrived)) = completion::Completion::decode(&words)
-            && arrived.operation == Operation::Send
+            && let Some(completion::DecodedCompletion::Arrived(arrived)) = completion::DecodedCompletion::decode(&words)
+            && arrived.operation == EfaOperation::Send
         {
             if let Some(immediate) = immediate {
                 let peer = (arrived.handle, arrived.source);
@@ -229,7 +230,7 @@ impl VerbsRail {
     }
 
     #[cold]
-    fn refuse(&self, region: &Region, t: &Transfer, is_read: bool) -> FabricError {
+    fn refuse(&self, region: &VerbsRegion, t: &Transfer, is_read: bool) -> FabricError {
         let outside = |what: &str, offset: u64, bytes: u64| {
             (offset > bytes || t.bytes > bytes - offset)
                 .then(|| format!("offset {offset} and {} B exceed the {what} region of {bytes} B", t.bytes))
@@ -281,7 +282,7 @@ fn operation(is_read: bool, bytes: u64, peer: usize) -> String {
 }
 
 impl Rail for VerbsRail {
-    type Region = Region;
+    type Region = VerbsRegion;
 
     fn name(&self) -> &str {
         self.verbs.name()
@@ -309,7 +310,7 @@ impl Rail for VerbsRail {
         Ok(())
     }
 
-    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Region, FabricError> {
+    unsafe fn register(&mut self, memory: MemoryRange, access: Access) -> Result<VerbsRegion, FabricError> {
         // SAFETY: forwards the call; the caller upholds the same contract.
         let region = unsafe { self.verbs.register(memory, access) };
         if region.is_err() && memory.cuda_device.is_some() {
@@ -318,17 +319,17 @@ impl Rail for VerbsRail {
         region
     }
 
-    fn remote(&self, region: &Region) -> RemoteRegion {
+    fn remote(&self, region: &VerbsRegion) -> RemoteRegion {
         RemoteRegion { key: region.rkey.into(), base: region.address, bytes: region.bytes }
     }
 
     #[inline]
-    unsafe fn write(&mut self, region: &Region, transfer: &Transfer) -> Result<Post, FabricError> {
+    unsafe fn write(&mut self, region: &VerbsRegion, transfer: &Transfer) -> Result<Post, FabricError> {
         self.post(region, transfer, false)
     }
 
     #[inline]
-    unsafe fn read(&mut self, region: &Region, transfer: &Transfer) -> Result<Post, FabricError> {
+    unsafe fn read(&mut self, region: &VerbsRegion, transfer: &Transfer) -> Result<Post, FabricError> {
         self.post(region, transfer, true)
     }
 
@@ -354,7 +355,7 @@ impl Rail for VerbsRail {
 
 /// Messages of rails that were opened with them.
 impl Messages for VerbsRail {
-    unsafe fn send(&mut self, region: &Region, peer: usize, message: &Message) -> Result<Post, FabricError> {
+    unsafe fn send(&mut self, region: &VerbsRegion, peer: usize, message: &Message) -> Result<Post, FabricError> {
         let address = self.range(region, message, Some(peer))?;
         let Some(mailbox) = &mut self.mailbox else { return Err(self.has_none("messages")) };
         if !mailbox.send(peer, address, region.lkey, message) {
@@ -364,7 +365,7 @@ impl Messages for VerbsRail {
         Ok(Post::Accepted)
     }
 
-    unsafe fn receive(&mut self, region: &Region, message: &Message) -> Result<Post, FabricError> {
+    unsafe fn receive(&mut self, region: &VerbsRegion, message: &Message) -> Result<Post, FabricError> {
         let address = self.range(region, message, None)?;
         let Some(mailbox) = &mut self.mailbox else { return Err(self.has_none("messages")) };
         mailbox.receive(address, message, &mut self.ready);

@@ -6,7 +6,7 @@
 
 use super::device::Verbs;
 use super::errors;
-use crate::{Access, FabricError, Memory, mistake, soft};
+use crate::{Access, FabricError, MemoryRange, mistake, soft};
 use ginlab_cuda::DmaBuf;
 use std::ffi::c_int;
 use std::io;
@@ -15,7 +15,7 @@ use verbs_sys as sys;
 
 /// Registered memory. Keeps its device open.
 #[derive(Debug)]
-pub struct Region {
+pub struct VerbsRegion {
     made: *mut sys::ibv_mr,
     pub(super) verbs: Verbs,
     /// Address of the first byte, as used by peers and requests.
@@ -29,11 +29,11 @@ pub struct Region {
 }
 
 // SAFETY: a registration is not bound to a thread.
-unsafe impl Send for Region {}
+unsafe impl Send for VerbsRegion {}
 // SAFETY: the fields that are read never change.
-unsafe impl Sync for Region {}
+unsafe impl Sync for VerbsRegion {}
 
-impl Drop for Region {
+impl Drop for VerbsRegion {
     fn drop(&mut self) {
         // SAFETY: the registration was made by `register`, whose contract requires that nothing in flight uses it.
         unsafe { (self.verbs.0.library.ibv_dereg_mr)(self.made) };
@@ -56,8 +56,8 @@ impl Verbs {
     /// # Errors
     /// Returns an error for GPU memory on a software NIC, for an empty range, and if the registration fails. For GPU
     /// memory, the error contains those of both methods.
-    pub unsafe fn register(&self, memory: Memory, access: Access) -> Result<Region, FabricError> {
-        let Memory { address, bytes, cuda_device } = memory;
+    pub unsafe fn register(&self, memory: MemoryRange, access: Access) -> Result<VerbsRegion, FabricError> {
+        let MemoryRange { address, bytes, cuda_device } = memory;
         let what = match cuda_device {
             None => format!("ibv_reg_mr_iova2 of {bytes} B"),
             Some(device) => format!("registering {bytes} B of CUDA device {device}"),
@@ -93,7 +93,7 @@ impl Verbs {
         };
         // SAFETY: the registration was just made.
         let (lkey, rkey) = unsafe { ((*made).lkey, (*made).rkey) };
-        Ok(Region { made, verbs: self.clone(), address, bytes: bytes as u64, lkey, rkey })
+        Ok(VerbsRegion { made, verbs: self.clone(), address, bytes: bytes as u64, lkey, rkey })
     }
 }
 
@@ -109,14 +109,14 @@ struct Registrar<'a> {
 
 /// Errors of both methods of registering GPU memory.
 #[derive(Debug)]
-struct Refused {
+struct RegistrationErrors {
     dma_buf: String,
     peer_memory: io::Error,
 }
 
-impl Refused {
+impl RegistrationErrors {
     fn error(self, rail: &str, operation: String) -> FabricError {
-        let Refused { dma_buf, peer_memory } = self;
+        let RegistrationErrors { dma_buf, peer_memory } = self;
         let text = format!("by dma-buf: {dma_buf}; by peer memory (efa_nv_peermem): {}", errors::words(&peer_memory));
         let hint =
             "stage through pinned host memory (`ginlab proxy` does); for GPUDirect see gpu-direct of `ginlab doctor`";
@@ -130,7 +130,7 @@ impl Registrar<'_> {
     ///
     /// # Safety
     /// The protection domain must exist, and the memory must be valid until the registration ends.
-    unsafe fn plain(&self, memory: Memory) -> io::Result<*mut sys::ibv_mr> {
+    unsafe fn plain(&self, memory: MemoryRange) -> io::Result<*mut sys::ibv_mr> {
         let start = std::ptr::with_exposed_provenance_mut(memory.address as usize);
         // SAFETY: the caller upholds the contract of this function.
         let made = unsafe { (self.plain)(self.domain, start, memory.bytes, memory.address, self.access) };
@@ -141,12 +141,16 @@ impl Registrar<'_> {
     ///
     /// # Safety
     /// The contract of [`plain`](Registrar::plain) must hold, and an exported dma-buf must have these bytes.
-    unsafe fn of_gpu(&self, memory: Memory, exported: Result<DmaBuf, String>) -> Result<*mut sys::ibv_mr, Refused> {
+    unsafe fn of_gpu(
+        &self,
+        memory: MemoryRange,
+        exported: Result<DmaBuf, String>,
+    ) -> Result<*mut sys::ibv_mr, RegistrationErrors> {
         // SAFETY: the caller upholds the contract of this function.
         let by_dma_buf = exported.and_then(|exported| unsafe { self.by_dma_buf(memory, &exported) });
         by_dma_buf.or_else(|dma_buf| {
             // SAFETY: the caller upholds the contract of this function.
-            unsafe { self.plain(memory) }.map_err(|peer_memory| Refused { dma_buf, peer_memory })
+            unsafe { self.plain(memory) }.map_err(|peer_memory| RegistrationErrors { dma_buf, peer_memory })
         })
     }
 
@@ -154,7 +158,7 @@ impl Registrar<'_> {
     ///
     /// # Safety
     /// The contract of [`of_gpu`](Registrar::of_gpu) must hold.
-    unsafe fn by_dma_buf(&self, memory: Memory, exported: &DmaBuf) -> Result<*mut sys::ibv_mr, String> {
+    unsafe fn by_dma_buf(&self, memory: MemoryRange, exported: &DmaBuf) -> Result<*mut sys::ibv_mr, String> {
         let register = self.dma_buf.ok_or("this libibverbs lacks ibv_reg_dmabuf_mr (rdma-core 34 has it)")?;
         let (file, access) = (exported.file.as_raw_fd(), self.access as c_int);
         // SAFETY: the caller upholds the contract of this function. Requests use the memory's own address, as with
@@ -181,7 +185,7 @@ mod tests {
     use std::ffi::{c_uint, c_void};
     use std::os::fd::OwnedFd;
 
-    const MEMORY: Memory = Memory { address: 0x7f00_0000_0200, bytes: 4096, cuda_device: Some(1) };
+    const MEMORY: MemoryRange = MemoryRange { address: 0x7f00_0000_0200, bytes: 4096, cuda_device: Some(1) };
     const DOMAIN: usize = 0x1000;
     /// Results of the test doubles. Never dereferenced.
     const BY_DMA_BUF: usize = 0x2000;

@@ -15,12 +15,12 @@ pub struct PairOptions<'a> {
     /// Whether a write's immediate consumes no receive.
     pub unsolicited: bool,
     /// Events to count, each with its own counter.
-    pub counted: &'a [Counted],
+    pub counted: &'a [CountedEvent],
 }
 
 /// Event that a completion counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counted {
+pub enum CountedEvent {
     /// Completed writes of this side.
     Writes,
     /// Completed reads of this side.
@@ -31,7 +31,7 @@ pub enum Counted {
 
 /// A ring of requests or of receives, with its doorbell.
 #[derive(Clone, Copy, Debug)]
-pub struct Ring {
+pub struct WorkRing {
     /// Address of the first slot.
     pub slots: *mut u8,
     /// Size of a slot in bytes.
@@ -46,7 +46,7 @@ pub struct Ring {
 
 /// The entries of a completion queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Completions {
+pub struct CompletionRing {
     /// Address of the first entry.
     pub slots: *mut u8,
     /// Size of an entry in bytes.
@@ -64,21 +64,21 @@ pub struct PairView {
     /// Key that peers must specify in addition to the number.
     pub qkey: u32,
     /// Ring of requests.
-    pub send: Ring,
+    pub send: WorkRing,
     /// Ring of receives.
-    pub receive: Ring,
+    pub receive: WorkRing,
     /// Queue in which requests complete.
-    pub completions: Completions,
+    pub completions: CompletionRing,
     /// Queue in which operations of peers arrive.
-    pub arrivals: Completions,
+    pub arrivals: CompletionRing,
 }
 
 impl PairView {
     /// View of a pair whose queues have not been queried yet.
     pub(super) const UNKNOWN: PairView = {
         let null = std::ptr::null_mut();
-        let ring = Ring { slots: null, entry_bytes: 0, entries: 0, doorbell: std::ptr::null_mut(), max_batch: 0 };
-        let queue = Completions { slots: null, entry_bytes: 0, entries: 0 };
+        let ring = WorkRing { slots: null, entry_bytes: 0, entries: 0, doorbell: std::ptr::null_mut(), max_batch: 0 };
+        let queue = CompletionRing { slots: null, entry_bytes: 0, entries: 0 };
         PairView { number: 0, qkey: 0, send: ring, receive: ring, completions: queue, arrivals: queue }
     };
 }

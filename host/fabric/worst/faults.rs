@@ -3,7 +3,7 @@
 use super::Who;
 use super::claims::{Claim, Use};
 use super::flight::{Flight, Packet};
-use super::landed::{Landed, Missing};
+use super::landed::{LandedTransfer, Missing};
 use super::messages::Broken;
 use crate::{FabricError, offsets};
 use nix::libc;
@@ -67,8 +67,8 @@ pub(super) fn overrun(rail: &str, unpolled: u64, room: u64) -> FabricError {
 }
 
 /// Returns the cause of a changed source, and the missing wait. `noun` names the kind of transfer in flight.
-fn landing(landed: &Landed, noun: &str, rank: u32) -> (String, String) {
-    let Landed { claim, missing } = landed;
+fn landing(landed: &LandedTransfer, noun: &str, rank: u32) -> (String, String) {
+    let LandedTransfer { claim, missing } = landed;
     let (call, sender) = (Call::from(claim), claim.who.rank);
     let hint = match (missing, call.name) {
         (Missing::Arrival, "get") => {
@@ -101,7 +101,7 @@ pub(super) fn rewritten(
     rank: u32,
     flight: &Flight,
     packet: Packet,
-    landed: Option<&Landed>,
+    landed: Option<&LandedTransfer>,
 ) -> FabricError {
     let (text, hint) = landed.map_or_else(
         || {
@@ -156,7 +156,7 @@ pub(super) fn itself(rail: &str, rank: u32, flight: &Flight) -> FabricError {
 }
 
 #[cold]
-pub(super) fn message(rail: &str, rank: u32, broken: &Broken, landed: Option<&Landed>) -> (u64, FabricError) {
+pub(super) fn message(rail: &str, rank: u32, broken: &Broken, landed: Option<&LandedTransfer>) -> (u64, FabricError) {
     match broken {
         Broken::Rewritten { token, total, peer, .. } => {
             let what = format!("send {} of {total} B to peer {peer}", ticket(*token));

@@ -21,7 +21,7 @@ pub(super) enum Missing {
 
 /// A put or get that wrote to a source in flight.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Landed {
+pub(super) struct LandedTransfer {
     pub claim: Claim,
     pub missing: Missing,
 }
@@ -30,7 +30,7 @@ impl WorstRail {
     /// Returns the put or get that wrote to these bytes of this process while a transfer to rank `target`, posted at
     /// `since`, read them. `None` if a CPU or a kernel wrote them.
     #[cold]
-    pub(super) fn landed(&self, (address, bytes): (u64, u64), target: u32, since: u64) -> Option<Landed> {
+    pub(super) fn landed(&self, (address, bytes): (u64, u64), target: u32, since: u64) -> Option<LandedTransfer> {
         let file = memory_file::containing(address, bytes)?;
         let (key, offset) = (key_of(file.name()), address - file.address());
         let writers = self.ours.writers((key, offset, bytes)).ok()?;
@@ -63,7 +63,7 @@ impl WorstRail {
                 false => Missing::Turn,
             }
         };
-        Some(Landed { claim, missing })
+        Some(LandedTransfer { claim, missing })
     }
 
     /// Fails a message with its error.

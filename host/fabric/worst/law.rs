@@ -1,21 +1,21 @@
 //! Random numbers of a rail, and the queue of delayed events.
 
 use super::Who;
-use super::spec::Spec;
+use super::spec::WorstSpec;
 use ginlab_base::random::{Random, mix};
 
 /// Random number generator of a rail.
 #[derive(Debug)]
-pub(super) struct Law {
+pub(super) struct RailRandom {
     random: Random,
-    spec: Spec,
+    spec: WorstSpec,
 }
 
-impl Law {
+impl RailRandom {
     /// Creates the generator for a rail of a rank. In practice, the sequences of the rails of a job do not overlap.
-    pub fn new(spec: &Spec, who: Who) -> Law {
+    pub fn new(spec: &WorstSpec, who: Who) -> RailRandom {
         let place = u64::from(who.rank) << 32 | u64::from(who.proxy) << 16 | u64::from(who.rail);
-        Law { random: Random(mix(spec.seed) ^ mix(!place)), spec: *spec }
+        RailRandom { random: Random(mix(spec.seed) ^ mix(!place)), spec: *spec }
     }
 
     /// Returns a number below `end`, which must be at least 1.
@@ -77,7 +77,7 @@ impl<T> EventQueue<T> {
     }
 
     /// Delays an item until `due`. Items due at the same time are returned in random order.
-    pub fn put_off(&mut self, due: u64, item: T, law: &mut Law) {
+    pub fn put_off(&mut self, due: u64, item: T, law: &mut RailRandom) {
         let before = law.happens(50);
         let at = self.items.partition_point(|(other, _)| *other > due || (before && *other == due));
         self.items.insert(at, (due, item));
@@ -94,8 +94,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn law(seed: u64) -> Law {
-        Law::new(&Spec { seed, ..Spec::default() }, Who::default())
+    fn law(seed: u64) -> RailRandom {
+        RailRandom::new(&WorstSpec { seed, ..WorstSpec::default() }, Who::default())
     }
 
     #[test]
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn rails_draw_independently_and_reproducibly() {
         let draws = |seed, rail| {
-            let mut law = Law::new(&Spec { seed, ..Spec::default() }, Who { rail, ..Who::default() });
+            let mut law = RailRandom::new(&WorstSpec { seed, ..WorstSpec::default() }, Who { rail, ..Who::default() });
             (0..8).map(|_| law.below(1 << 60)).collect::<Vec<_>>()
         };
         assert_eq!(draws(1, 0), draws(1, 0));

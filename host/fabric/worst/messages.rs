@@ -5,9 +5,9 @@
 
 use super::bytes;
 use super::flight::{Packet, packets};
-use super::law::Law;
+use super::law::RailRandom;
 use super::mailbox::{Announced, CHUNK, Mailbox, Turn};
-use super::spec::Spec;
+use super::spec::WorstSpec;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
@@ -81,7 +81,7 @@ pub(super) struct Room {
 
 #[derive(Debug)]
 pub(super) struct Messages {
-    spec: Spec,
+    spec: WorstSpec,
     mailbox: Mailbox,
     lines: HashMap<usize, Line>,
     /// Sends in progress, by numbers that are never reused.
@@ -96,7 +96,7 @@ pub(super) struct Messages {
 
 impl Messages {
     /// Creates an empty set of messages.
-    pub fn new(spec: &Spec) -> std::io::Result<Messages> {
+    pub fn new(spec: &WorstSpec) -> std::io::Result<Messages> {
         Ok(Messages {
             spec: *spec,
             mailbox: Mailbox::create()?,
@@ -124,7 +124,7 @@ impl Messages {
         peer: usize,
         room: Room,
         since: u64,
-        law: &mut Law,
+        law: &mut RailRandom,
         join: impl FnOnce() -> Result<(Mailbox, u32), E>,
     ) -> Result<Option<Due>, E> {
         let Room { token, to: from, bytes } = room;
@@ -223,7 +223,12 @@ impl Messages {
     }
 
     /// Polls all slots. Calls `later` for each step that is to be delayed.
-    pub fn look(&mut self, law: &mut Law, mut later: impl FnMut(Due, &mut Law), broken: &mut Vec<Broken>) {
+    pub fn look(
+        &mut self,
+        law: &mut RailRandom,
+        mut later: impl FnMut(Due, &mut RailRandom),
+        broken: &mut Vec<Broken>,
+    ) {
         for (key, send) in &mut self.outgoing {
             if send.put_off {
                 continue;
@@ -269,7 +274,7 @@ impl Messages {
     }
 
     /// Matches announced messages with receive buffers. Messages of one sender are matched in order.
-    fn find_room(&mut self, law: &mut Law, broken: &mut Vec<Broken>) {
+    fn find_room(&mut self, law: &mut RailRandom, broken: &mut Vec<Broken>) {
         while !self.rooms.is_empty() {
             let taken: Vec<usize> = self.incoming.iter().map(|message| message.slot).collect();
             let is_next = |message: &Announced| {

@@ -19,8 +19,8 @@
 //! - **A completion queue is limited** if `queue=N` is set: immediates arrive whether or not their target polls, and
 //!   can overrun it.
 //!
-//! Memory that peers write to or read must be in [`Place::File`](ginlab_cuda::Place). docs/worst-network.md documents
-//! the guarantees of EFA and the meaning of the errors.
+//! Memory that peers write to or read must be in [`MemoryLocation::File`](ginlab_cuda::MemoryLocation).
+//! docs/worst-network.md documents the guarantees of EFA and the meaning of the errors.
 
 mod bytes;
 mod claims;
@@ -37,15 +37,15 @@ mod tests;
 mod traffic;
 mod transfers;
 
-pub use spec::{NAME, Spec, is_asked};
+pub use spec::{NAME, WorstSpec, is_asked};
 
 use super::same_host::SameHostRegion;
 use super::same_host::inbox::Inbox;
 use super::same_host::peers::{self, Peers, failed, key_of, name_of};
-use super::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use super::{Access, Completion, FabricError, MemoryRange, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use claims::Claims;
 use flight::Flight;
-use law::{EventQueue, Law};
+use law::{EventQueue, RailRandom};
 use messages::Messages;
 use std::collections::HashMap;
 use std::io;
@@ -83,10 +83,10 @@ pub struct Who {
 #[derive(Debug)]
 pub struct WorstRail {
     name: String,
-    spec: Spec,
+    spec: WorstSpec,
     who: Who,
     limits: RailLimits,
-    law: Law,
+    law: RailRandom,
     inbox: Inbox,
     peers: Peers,
     /// Claims on each peer's memory, the key of its mailbox (0 for none), and its rank.
@@ -136,7 +136,7 @@ impl WorstRail {
     ///
     /// # Errors
     /// Returns an error if there is no shared memory for the structures to which peers write.
-    pub fn open(spec: &Spec, who: Who, messages: bool) -> Result<WorstRail, FabricError> {
+    pub fn open(spec: &WorstSpec, who: Who, messages: bool) -> Result<WorstRail, FabricError> {
         let name = format!("{spec} ({who})");
         let refused = |error: io::Error| failed(&name, "opening a rail in shared memory", &error);
         let (inbox, ours) = (Inbox::new().map_err(refused)?, Claims::of_this_process().map_err(refused)?);
@@ -153,7 +153,7 @@ impl WorstRail {
             spec: *spec,
             who,
             limits,
-            law: Law::new(spec, who),
+            law: RailRandom::new(spec, who),
             inbox,
             peers: Peers::default(),
             tables: Vec::new(),
@@ -247,7 +247,7 @@ impl WorstRail {
         self.arrived = arrived;
         let Some(messages) = &mut self.messages else { return Ok(any) };
         let (agenda, events, mut broken) = (&mut self.agenda, self.events, Vec::new());
-        let later = |due, law: &mut Law| {
+        let later = |due, law: &mut RailRandom| {
             any = true;
             let delay = if matches!(due, messages::Due::Chunk(_)) { law.short() } else { law.delay() };
             agenda.put_off(events + delay, Due::Message(due), law);
@@ -328,7 +328,7 @@ impl Rail for WorstRail {
         self.peers.remove(&self.name, peer)
     }
 
-    unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<WorstRegion, FabricError> {
+    unsafe fn register(&mut self, memory: MemoryRange, _access: Access) -> Result<WorstRegion, FabricError> {
         let near = SameHostRegion::new(&self.name, memory)?;
         self.regions += 1;
         self.home = if self.home == 0 { near.remote().key } else { self.home };

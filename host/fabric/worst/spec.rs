@@ -13,7 +13,7 @@ const KEYS: &str = "seed=N, delay=1..4096 (events), packets=1..64, again=0..90 (
 
 /// The parameters of a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spec {
+pub struct WorstSpec {
     /// Seed of all random choices.
     pub seed: u64,
     /// Maximum delay in events.
@@ -43,9 +43,9 @@ pub struct Spec {
     pub idle: Option<u64>,
 }
 
-impl Default for Spec {
+impl Default for WorstSpec {
     fn default() -> Self {
-        Spec {
+        WorstSpec {
             seed: 1,
             delay: 64,
             packets: 8,
@@ -76,7 +76,7 @@ fn either(text: &str, yes: &str, no: &str) -> Option<bool> {
     [(yes, true), (no, false)].into_iter().find_map(|(word, value)| (text == word).then_some(value))
 }
 
-impl Spec {
+impl WorstSpec {
     /// Returns the byte with which destinations are filled until a put arrives. Counters that consist of such bytes are
     /// large, and floating-point numbers are implausible.
     #[must_use]
@@ -114,20 +114,20 @@ impl Spec {
     }
 }
 
-impl FromStr for Spec {
+impl FromStr for WorstSpec {
     type Err = String;
 
     /// Parses `worst`, `worst:seed=7,delay=128`.
-    fn from_str(text: &str) -> Result<Spec, String> {
+    fn from_str(text: &str) -> Result<WorstSpec, String> {
         let refused = |what: String| format!("invalid provider {text:?}: {what}; options are {KEYS}");
         let options = match text.strip_prefix(NAME) {
-            Some("") => return Ok(Spec::default()),
+            Some("") => return Ok(WorstSpec::default()),
             Some(rest) => {
                 rest.strip_prefix(':').ok_or_else(|| refused("expected a colon before the options".into()))?
             }
             None => return Err(refused(format!("it does not start with {NAME}"))),
         };
-        let mut spec = Spec::default();
+        let mut spec = WorstSpec::default();
         for option in options.split(',') {
             let Some((key, value)) = option.split_once('=') else {
                 return Err(refused(format!("{option:?} is not an option with a value")));
@@ -139,9 +139,9 @@ impl FromStr for Spec {
 }
 
 /// Formats the seed and the parameters that differ from the defaults.
-impl fmt::Display for Spec {
+impl fmt::Display for WorstSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let usual = Spec::default();
+        let usual = WorstSpec::default();
         write!(f, "{NAME}:seed={}", self.seed)?;
         for (key, value, default) in [
             ("delay", self.delay, usual.delay),
@@ -179,13 +179,16 @@ mod tests {
 
     #[test]
     fn spec_formats_back_to_its_source() {
-        assert_eq!("worst".parse(), Ok(Spec::default()));
-        assert_eq!(Spec::default().to_string(), "worst:seed=1");
+        assert_eq!("worst".parse(), Ok(WorstSpec::default()));
+        assert_eq!(WorstSpec::default().to_string(), "worst:seed=1");
         let all = "worst:seed=18446744073709551615,delay=9,packets=1,again=0,resend=100,longest=4096,queue=7,poison=off,watch=off,messages=any,idle=4";
-        let spec: Spec = all.parse().unwrap();
+        let spec: WorstSpec = all.parse().unwrap();
         assert_eq!(spec.to_string(), all);
-        assert_eq!("worst:watch=strict".parse::<Spec>().unwrap().to_string(), "worst:seed=1,watch=strict");
-        assert_eq!("worst: longest = 4K , seed=3".parse::<Spec>().unwrap().to_string(), "worst:seed=3,longest=4096");
+        assert_eq!("worst:watch=strict".parse::<WorstSpec>().unwrap().to_string(), "worst:seed=1,watch=strict");
+        assert_eq!(
+            "worst: longest = 4K , seed=3".parse::<WorstSpec>().unwrap().to_string(),
+            "worst:seed=3,longest=4096"
+        );
         assert!(is_asked("worst") && is_asked("worst:") && !is_asked("worster") && !is_asked("tcp"));
     }
 
@@ -212,7 +215,7 @@ mod tests {
             "worst seed=3",
             "best",
         ] {
-            let error = bad.parse::<Spec>().unwrap_err();
+            let error = bad.parse::<WorstSpec>().unwrap_err();
             assert!(
                 error.contains(bad) && error.contains("options are seed=N, delay=") && !error.contains('\n'),
                 "{error}"

@@ -1,6 +1,6 @@
 //! End of a flow: by a stall, by a rail error, or by a drop.
 
-use super::{Kind, NOBODY, Operation, State};
+use super::{NOBODY, Operation, OperationKind, State};
 use crate::FlowError;
 use ginlab_fabric::Messages;
 use ginlab_rails::{DrainStep, drain, leak_to_nics};
@@ -50,7 +50,10 @@ impl<R: Messages> State<R> {
             parts.push(format!("and {} more", count - NAMED));
         }
         // A send may never complete because an unauthenticated process sent a message that consumed the peer's receive.
-        if self.in_flight_operations().any(|operation| matches!(operation.kind, Kind::Send | Kind::Receive)) {
+        if self
+            .in_flight_operations()
+            .any(|operation| matches!(operation.kind, OperationKind::Send | OperationKind::Receive))
+        {
             parts.push(
                 "a receive accepts the first message that arrives, even if a process outside this job sent it".into(),
             );
@@ -96,14 +99,14 @@ impl<R: Messages> State<R> {
 impl<R: Messages> Operation<R> {
     fn describe(&self) -> String {
         let what = match self.kind {
-            Kind::Write => "write of",
-            Kind::Read => "read of",
-            Kind::Send => "send of",
-            Kind::Receive => "receive into",
+            OperationKind::Write => "write of",
+            OperationKind::Read => "read of",
+            OperationKind::Send => "send of",
+            OperationKind::Receive => "receive into",
         };
         let toward = match (self.peer as usize, self.kind) {
             (NOBODY, _) => String::new(),
-            (peer, Kind::Read) => format!(" from peer {peer}"),
+            (peer, OperationKind::Read) => format!(" from peer {peer}"),
             (peer, _) => format!(" to peer {peer}"),
         };
         let pieces =

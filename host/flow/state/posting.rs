@@ -4,23 +4,23 @@
 //! (`inline(always)`) and bypasses queues. After each call into the kernel the CPU mispredicts every return and finds
 //! the cache cold, so stack frames and cache lines cost more here than instructions (experiments/write).
 
-use super::{GONE, Kind, NOBODY, State};
+use super::{GONE, NOBODY, OperationKind, State};
 use crate::{FlowError, Region, Target};
 use ginlab_fabric::{Message, Messages, Post, Transfer};
 use ginlab_rails as rails;
 
 /// Options of a transfer.
 #[derive(Clone, Copy, Debug)]
-pub struct Way {
+pub struct TransferOptions {
     /// Rail that carries the whole transfer; `None` to let the strategy choose.
     pub rail: Option<usize>,
     /// Immediate to raise at the target after the last byte.
     pub immediate: Option<u32>,
 }
 
-impl Way {
+impl TransferOptions {
     /// The strategy chooses the rails, and there is no immediate.
-    pub const STRATEGY: Way = Way { rail: None, immediate: None };
+    pub const STRATEGY: TransferOptions = TransferOptions { rail: None, immediate: None };
 }
 
 /// Source and destination of a transfer: equally long ranges of a local and a remote region.
@@ -34,29 +34,29 @@ pub struct Segment<'a, R: Messages> {
 
 /// A post that a rail has not accepted yet. Its token is the key of its operation.
 #[derive(Clone, Copy)]
-pub enum Piece {
+pub enum PendingPost {
     Write(Transfer),
     Read(Transfer),
     Send(usize, Message),
     Receive(Message),
 }
 
-impl Piece {
+impl PendingPost {
     pub(super) fn key(&self) -> usize {
         match self {
-            Piece::Write(transfer) | Piece::Read(transfer) => transfer.token as usize,
-            Piece::Send(_, message) | Piece::Receive(message) => message.token as usize,
+            PendingPost::Write(transfer) | PendingPost::Read(transfer) => transfer.token as usize,
+            PendingPost::Send(_, message) | PendingPost::Receive(message) => message.token as usize,
         }
     }
 }
 
-impl rails::Piece for Piece {
+impl rails::Queueable for PendingPost {
     fn bytes(&self) -> u64 {
         match self {
-            Piece::Write(transfer) | Piece::Read(transfer) => transfer.bytes,
-            Piece::Send(_, message) => message.bytes,
+            PendingPost::Write(transfer) | PendingPost::Read(transfer) => transfer.bytes,
+            PendingPost::Send(_, message) => message.bytes,
             // A receive sends no bytes.
-            Piece::Receive(_) => 0,
+            PendingPost::Receive(_) => 0,
         }
     }
 }
@@ -64,7 +64,12 @@ impl rails::Piece for Piece {
 impl<R: Messages> State<R> {
     /// Posts a write or a read, or queues it until its rails accept it.
     #[inline(always)]
-    pub fn transfer(&mut self, kind: Kind, stretch: Segment<'_, R>, way: Way) -> Result<usize, FlowError> {
+    pub fn transfer(
+        &mut self,
+        kind: OperationKind,
+        stretch: Segment<'_, R>,
+        way: TransferOptions,
+    ) -> Result<usize, FlowError> {
         let Segment { local, offset, target, at, bytes } = stretch;
         let inside = |start: u64, length: u64| start.checked_add(bytes).is_some_and(|end| end <= length);
         let rails = self.queues.len();
@@ -88,7 +93,7 @@ impl<R: Messages> State<R> {
         let (queue, peer) = (&mut self.queues[rail], self.peers[target.peer.0 * rails + rail]);
         let immediate = way.immediate;
         let transfer = Transfer { immediate, ..Transfer::new(offset, (peer, remote, at), bytes, key as u64) };
-        let piece = if kind == Kind::Read { Piece::Read } else { Piece::Write };
+        let piece = if kind == OperationKind::Read { PendingPost::Read } else { PendingPost::Write };
         if self.holds > 0 || !queue.is_free() {
             queue.push(piece(transfer));
             return Ok(key);
@@ -96,7 +101,7 @@ impl<R: Messages> State<R> {
         // SAFETY: the range was checked against the region, which the operation keeps until the completion. The caller
         // of `write_all` must not write the source before then, and must not use the destination of a read.
         let posted = queue.post(bytes, |rail| unsafe {
-            if kind == Kind::Read { rail.read(region, &transfer) } else { rail.write(region, &transfer) }
+            if kind == OperationKind::Read { rail.read(region, &transfer) } else { rail.write(region, &transfer) }
         });
         match posted {
             Ok(Post::Accepted) => {}
@@ -108,9 +113,14 @@ impl<R: Messages> State<R> {
 
     /// Starts a transfer with the injected fault, or returns the reason why it is refused.
     #[cold]
-    fn corrupted_or_refused(&mut self, kind: Kind, stretch: Segment<'_, R>, way: Way) -> Result<usize, FlowError> {
+    fn corrupted_or_refused(
+        &mut self,
+        kind: OperationKind,
+        stretch: Segment<'_, R>,
+        way: TransferOptions,
+    ) -> Result<usize, FlowError> {
         let Some(left) = self.corrupt.take() else { return Err(self.why_refused(stretch)) };
-        let counts = kind == Kind::Write && stretch.bytes > 0;
+        let counts = kind == OperationKind::Write && stretch.bytes > 0;
         let bytes = stretch.bytes - u64::from(counts && left == 0);
         let key = self.transfer(kind, Segment { bytes, ..stretch }, way);
         self.corrupt = if counts { left.checked_sub(1) } else { Some(left) };
@@ -137,7 +147,12 @@ impl<R: Messages> State<R> {
 
     /// Starts a transfer that is empty, or that uses several rails or pieces.
     #[inline(never)]
-    fn pieces(&mut self, kind: Kind, stretch: Segment<'_, R>, way: Way) -> Result<usize, FlowError> {
+    fn pieces(
+        &mut self,
+        kind: OperationKind,
+        stretch: Segment<'_, R>,
+        way: TransferOptions,
+    ) -> Result<usize, FlowError> {
         let Segment { local, offset, target, at, bytes } = stretch;
         if (way.immediate.is_some() || way.rail.is_some()) && bytes > self.longest {
             let text = format!("{bytes} B in one transfer: at most {} B are supported", self.longest);
@@ -152,7 +167,7 @@ impl<R: Messages> State<R> {
         let count = self.scheduler.schedule(bytes, self.longest, false, |piece| {
             let to = (peers[first + piece.rail], target.on_rail[piece.rail], at + piece.offset);
             let transfer = Transfer::new(offset + piece.offset, to, piece.bytes, key as u64);
-            let piece_of = if kind == Kind::Read { Piece::Read } else { Piece::Write };
+            let piece_of = if kind == OperationKind::Read { PendingPost::Read } else { PendingPost::Write };
             queues[piece.rail].push(piece_of(transfer));
             last_rail = piece.rail;
         });
@@ -166,7 +181,7 @@ impl<R: Messages> State<R> {
 
     pub fn message(
         &mut self,
-        kind: Kind,
+        kind: OperationKind,
         rail: usize,
         peer: usize,
         local: &Region<R>,
@@ -177,19 +192,20 @@ impl<R: Messages> State<R> {
             return Err(FlowError::Refused(format!("no rail {rail}: this flow has {}", self.queues.len())));
         }
         let mut message = message;
-        if let Some(left) = self.corrupt.filter(|_| kind == Kind::Send && message.bytes > 0) {
+        if let Some(left) = self.corrupt.filter(|_| kind == OperationKind::Send && message.bytes > 0) {
             message.bytes -= u64::from(left == 0);
             self.corrupt = left.checked_sub(1);
         }
         let on_rail = self.on_rail(peer, rail);
-        if kind == Kind::Send && on_rail.is_none() {
+        if kind == OperationKind::Send && on_rail.is_none() {
             return Err(FlowError::Refused(format!("no peer {peer}")));
         }
-        let key = self.begin(kind, local, if kind == Kind::Send { peer } else { NOBODY }, rail, 1, message.bytes);
+        let key =
+            self.begin(kind, local, if kind == OperationKind::Send { peer } else { NOBODY }, rail, 1, message.bytes);
         let message = Message { token: key as u64, ..message };
         self.queues[rail].push(match on_rail {
-            Some(peer) if kind == Kind::Send => Piece::Send(peer, message),
-            _ => Piece::Receive(message),
+            Some(peer) if kind == OperationKind::Send => PendingPost::Send(peer, message),
+            _ => PendingPost::Receive(message),
         });
         if self.holds == 0 {
             self.post(rail);
@@ -214,13 +230,13 @@ impl<R: Messages> State<R> {
                 let region = &operations[piece.key()].local.on_rail[index];
                 match piece {
                     // SAFETY: `transfer` checked the range, and the operation keeps the region until the completion.
-                    Piece::Write(transfer) => unsafe { rail.write(region, &Transfer { more, ..*transfer }) },
+                    PendingPost::Write(transfer) => unsafe { rail.write(region, &Transfer { more, ..*transfer }) },
                     // SAFETY: as for a write, `transfer` checked the range, and the operation keeps the region.
-                    Piece::Read(transfer) => unsafe { rail.read(region, &Transfer { more, ..*transfer }) },
+                    PendingPost::Read(transfer) => unsafe { rail.read(region, &Transfer { more, ..*transfer }) },
                     // SAFETY: the rail checks the range; the operation keeps the region until the completion.
-                    Piece::Send(peer, message) => unsafe { rail.send(region, *peer, message) },
+                    PendingPost::Send(peer, message) => unsafe { rail.send(region, *peer, message) },
                     // SAFETY: as for a send, the rail checks the range, and the operation keeps the region.
-                    Piece::Receive(message) => unsafe { rail.receive(region, message) },
+                    PendingPost::Receive(message) => unsafe { rail.receive(region, message) },
                 }
             });
             let Err(error) = outcome else { return };

@@ -7,8 +7,8 @@ mod posting;
 mod ways;
 
 use super::{Flow, Offer, Operation, Region, Target};
-use ginlab_cuda::{Choice, Device, Place};
-use ginlab_fabric::testing::scripted::{Closed, Script, Scripted};
+use ginlab_cuda::{Device, DeviceChoice, MemoryLocation};
+use ginlab_fabric::testing::scripted::{Closed, RailScript, Scripted};
 use ginlab_fabric::{Access, Completion};
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -32,19 +32,19 @@ struct Bench {
     region: Region<Scripted>,
     offer: Offer,
     target: Target,
-    rails: Vec<Rc<RefCell<Script>>>,
+    rails: Vec<Rc<RefCell<RailScript>>>,
     closed: Closed,
 }
 
 fn bench(rails: usize, timeout: Duration) -> Bench {
     let closed = Closed::default();
-    let scripts: Vec<_> = (0..rails).map(|_| Rc::new(RefCell::new(Script::default()))).collect();
+    let scripts: Vec<_> = (0..rails).map(|_| Rc::new(RefCell::new(RailScript::default()))).collect();
     let open = |(number, script)| Scripted::new(format!("rail {number}"), LONGEST, script, &closed);
     let flow = Flow::new(scripts.iter().enumerate().map(open).collect(), timeout);
     // With this limit, one poll of a future is one poll of the rails.
     flow.poll_at_most(1);
-    let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
-    let region = flow.register(device.allocate(Place::Host, SPACE as usize).unwrap(), Access::ALL).unwrap();
+    let (device, _) = Device::open(DeviceChoice::Emulated, 0).unwrap();
+    let region = flow.register(device.allocate(MemoryLocation::Host, SPACE as usize).unwrap(), Access::ALL).unwrap();
     let offer = flow.offer(&[&region]).unwrap();
     let target = Target::new(flow.add_peer(&offer).unwrap(), &offer, 0).unwrap();
     Bench { flow, region, offer, target, rails: scripts, closed }

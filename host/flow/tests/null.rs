@@ -1,9 +1,9 @@
 //! Tests over null rails with injected faults.
 
 use crate::{Flow, FlowError, Offer, Region, Target, run};
-use ginlab_cuda::{Choice, Device, Place};
+use ginlab_cuda::{Device, DeviceChoice, MemoryLocation};
 use ginlab_fabric::null::NullRail;
-use ginlab_fabric::testing::faulty::{Faults, FaultyRail};
+use ginlab_fabric::testing::faulty::{FaultyRail, RailFaults};
 use ginlab_fabric::{Access, Messages};
 use proptest::prelude::*;
 use std::rc::Rc;
@@ -19,9 +19,9 @@ struct Node<R: Messages> {
 }
 
 fn node<R: Messages>(rails: Vec<R>, bytes: usize, timeout: Duration) -> Node<R> {
-    let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
+    let (device, _) = Device::open(DeviceChoice::Emulated, 0).unwrap();
     let flow = Flow::new(rails, timeout);
-    let region = flow.register(device.allocate(Place::Host, bytes).unwrap(), Access::ALL).unwrap();
+    let region = flow.register(device.allocate(MemoryLocation::Host, bytes).unwrap(), Access::ALL).unwrap();
     let offer = flow.offer(&[&region]).unwrap();
     Node { flow, region, offer }
 }
@@ -30,7 +30,7 @@ fn target<R: Messages>(from: &Node<R>, to: &Node<R>) -> Target {
     Target::new(from.flow.add_peer(&to.offer).unwrap(), &to.offer, 0).unwrap()
 }
 
-fn null(faults: Faults, timeout: Duration) -> (Node<FaultyRail<NullRail>>, Target) {
+fn null(faults: RailFaults, timeout: Duration) -> (Node<FaultyRail<NullRail>>, Target) {
     let node = node(vec![FaultyRail::new(NullRail::new(), faults)], 1 << 20, timeout);
     let target = target(&node, &node);
     (node, target)
@@ -38,7 +38,8 @@ fn null(faults: Faults, timeout: Duration) -> (Node<FaultyRail<NullRail>>, Targe
 
 #[test]
 fn full_provider_causes_no_error() {
-    let faults = Faults { again_first: 50, again_every: Some(2), delay_polls: 3, reverse: true, ..Default::default() };
+    let faults =
+        RailFaults { again_first: 50, again_every: Some(2), delay_polls: 3, reverse: true, ..Default::default() };
     let (node, target) = null(faults, TIMEOUT);
     run([node.flow.clone()], async {
         let writes: Vec<_> = (0..3000).map(|i| node.flow.write_all(&node.region, i, &target, i, 8)).collect();
@@ -53,7 +54,7 @@ fn full_provider_causes_no_error() {
 
 #[test]
 fn one_failed_transfer_is_one_error() {
-    let (node, target) = null(Faults { fail_completions: vec![2], ..Default::default() }, TIMEOUT);
+    let (node, target) = null(RailFaults { fail_completions: vec![2], ..Default::default() }, TIMEOUT);
     run([node.flow.clone()], async {
         let writes: Vec<_> = (0..3).map(|i| node.flow.write_all(&node.region, i, &target, i, 8)).collect();
         let mut results = Vec::new();
@@ -69,7 +70,8 @@ fn one_failed_transfer_is_one_error() {
 
 #[test]
 fn posts_waiting_for_full_provider_keep_order() {
-    for (faults, held) in [(Faults { again_first: 3, ..Default::default() }, false), (Faults::default(), true)] {
+    for (faults, held) in [(RailFaults { again_first: 3, ..Default::default() }, false), (RailFaults::default(), true)]
+    {
         let (node, target) = null(faults, TIMEOUT);
         let order = Rc::new(std::cell::RefCell::new(Vec::new()));
         run([node.flow.clone()], async {
@@ -96,7 +98,7 @@ fn posts_waiting_for_full_provider_keep_order() {
 
 #[test]
 fn dead_rail_fails_all_operations() {
-    let (node, target) = null(Faults { dead_from_poll: Some(1), ..Default::default() }, TIMEOUT);
+    let (node, target) = null(RailFaults { dead_from_poll: Some(1), ..Default::default() }, TIMEOUT);
     run([node.flow.clone()], async {
         let write = node.flow.write_all(&node.region, 0, &target, 0, 8);
         let immediate = node.flow.wait_immediate(1, 1);
@@ -111,7 +113,7 @@ fn dead_rail_fails_all_operations() {
 
 #[test]
 fn stalled_operation_times_out_with_description() {
-    let faults = Faults { delay_polls: u64::MAX, ..Default::default() };
+    let faults = RailFaults { delay_polls: u64::MAX, ..Default::default() };
     let (node, target) = null(faults, Duration::from_millis(30));
     run([node.flow.clone()], async {
         let error = node.flow.write_all(&node.region, 0, &target, 0, 8).await.unwrap_err();
@@ -119,7 +121,7 @@ fn stalled_operation_times_out_with_description() {
         assert!(text.contains("a write of 8 B to peer 0, rail null") && text.contains("30ms"), "{text}");
     })
     .unwrap();
-    let (node, _) = null(Faults::default(), Duration::from_millis(30));
+    let (node, _) = null(RailFaults::default(), Duration::from_millis(30));
     run([node.flow.clone()], async {
         let text = node.flow.wait_immediate(7, 1).await.unwrap_err().to_string();
         assert!(text.contains("a wait for immediate 7 (0 of 1 arrived)"), "{text}");
@@ -129,13 +131,14 @@ fn stalled_operation_times_out_with_description() {
 
 #[test]
 fn failed_registration_names_rail_and_size() {
-    let (good, mut bad) = (NullRail::new(), FaultyRail::new(NullRail::new(), Faults::default()));
-    bad.set_faults(Faults { refuse_registration: Some(1), ..Default::default() });
-    let flow = Flow::new(vec![FaultyRail::new(good, Faults::default()), bad], TIMEOUT);
-    let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
-    let error = flow.register(device.allocate(Place::Host, 4096).unwrap(), Access::ALL).unwrap_err().to_string();
+    let (good, mut bad) = (NullRail::new(), FaultyRail::new(NullRail::new(), RailFaults::default()));
+    bad.set_faults(RailFaults { refuse_registration: Some(1), ..Default::default() });
+    let flow = Flow::new(vec![FaultyRail::new(good, RailFaults::default()), bad], TIMEOUT);
+    let (device, _) = Device::open(DeviceChoice::Emulated, 0).unwrap();
+    let error =
+        flow.register(device.allocate(MemoryLocation::Host, 4096).unwrap(), Access::ALL).unwrap_err().to_string();
     assert!(error.contains("rail null") && error.contains("registration of 4096 B"), "{error}");
-    let region = flow.register(device.allocate(Place::Host, 4096).unwrap(), Access::ALL).unwrap();
+    let region = flow.register(device.allocate(MemoryLocation::Host, 4096).unwrap(), Access::ALL).unwrap();
     let offer = flow.offer(&[&region]).unwrap();
     let target = Target::new(flow.add_peer(&offer).unwrap(), &offer, 0).unwrap();
     assert_eq!(run([flow.clone()], flow.write_all(&region, 0, &target, 0, 8)).unwrap().unwrap(), 8);
@@ -143,8 +146,8 @@ fn failed_registration_names_rail_and_size() {
 
 #[test]
 fn invalid_operations_are_rejected_before_posting() {
-    let (node, target) = null(Faults::default(), TIMEOUT);
-    let (other, foreign) = null(Faults::default(), TIMEOUT);
+    let (node, target) = null(RailFaults::default(), TIMEOUT);
+    let (other, foreign) = null(RailFaults::default(), TIMEOUT);
     drop(other);
     run([node.flow.clone()], async {
         let end = node.region.bytes();
@@ -168,7 +171,7 @@ fn invalid_operations_are_rejected_before_posting() {
 
 #[test]
 fn held_posts_go_out_together() {
-    let (node, target) = null(Faults::default(), TIMEOUT);
+    let (node, target) = null(RailFaults::default(), TIMEOUT);
     run([node.flow.clone()], async {
         let hold = node.flow.hold();
         let writes: Vec<_> = (0..5).map(|i| node.flow.write_all(&node.region, i, &target, i, 8)).collect();
@@ -193,7 +196,7 @@ proptest! {
         again_every in prop::option::of(2u64..5), delay_polls in 0u64..4, reverse in any::<bool>(),
         failing in prop::collection::vec(1u64..40, 0..4),
     ) {
-        let faults = Faults { again_every, delay_polls, reverse, fail_completions: failing.clone(), ..Default::default() };
+        let faults = RailFaults { again_every, delay_polls, reverse, fail_completions: failing.clone(), ..Default::default() };
         let (node, target) = null(faults, TIMEOUT);
         let (mut ended, mut dropped) = (0, 0);
         run([node.flow.clone()], async {
@@ -216,7 +219,7 @@ proptest! {
 
 #[test]
 fn failed_incoming_transfer_is_reported() {
-    let (node, target) = null(Faults { incoming_failures: 3, ..Default::default() }, TIMEOUT);
+    let (node, target) = null(RailFaults { incoming_failures: 3, ..Default::default() }, TIMEOUT);
     run([node.flow.clone()], async {
         for _ in 0..10 {
             assert_eq!(node.flow.write_all(&node.region, 0, &target, 0, 8).await, Ok(8));
@@ -225,7 +228,7 @@ fn failed_incoming_transfer_is_reported() {
     .unwrap();
     assert_eq!((node.flow.failure(), node.flow.incoming().failures), (None, 3));
     // A wait for such a transfer stalls, and its error reports the failure.
-    let faults = Faults { incoming_failures: 1, ..Default::default() };
+    let faults = RailFaults { incoming_failures: 1, ..Default::default() };
     let (node, _) = null(faults, Duration::from_millis(30));
     run([node.flow.clone()], async {
         let text = node.flow.wait_immediate(7, 1).await.unwrap_err().to_string();
@@ -236,7 +239,7 @@ fn failed_incoming_transfer_is_reported() {
 
 #[test]
 fn deregistration_waits_for_operations_in_flight() {
-    let faults = Faults { delay_polls: 5, ..Default::default() };
+    let faults = RailFaults { delay_polls: 5, ..Default::default() };
     let (Node { flow, region, offer }, target) = null(faults, TIMEOUT);
     let write = flow.write_all(&region, 0, &target, 0, 8);
     let region = flow.unregister(region).expect_err("a write is posted from it");

@@ -8,12 +8,12 @@ mod shape;
 mod thresholds;
 
 pub use prepare::Prepared;
-pub use shape::{Element, Operation, Place, Scope, Shape};
+pub use shape::{CallScope, CollectiveOperation, Element, ResultPlacement, Shape};
 
 use crate::{GinError, Inbox, Program, Signal, Sym, World};
 use ginlab_bootstrap::Bootstrap;
-use ginlab_cuda::{Buffer, Device, DeviceError, Place as Where, Stream};
-use kernels::collective::{CollectiveArgs, SIGNALS_OF_BLOCK, State, stores};
+use ginlab_cuda::{Buffer, Device, DeviceError, MemoryLocation, Stream};
+use kernels::collective::{BlockCounters, CollectiveKernelArgs, SIGNALS_OF_BLOCK, stores};
 use kernels::gin::USER_SIGNALS;
 use std::time::{Duration, Instant};
 use thresholds::{limit, most, parts, scratch};
@@ -27,21 +27,21 @@ pub struct Tuning {
     pub stores_from: Option<u64>,
     /// Number of bytes of a chunk that are stored at the summing PE before it starts to sum them.
     pub piece: Option<u64>,
-    /// Threads per block, for [`Scope::Block`].
+    /// Threads per block, for [`CallScope::Block`].
     pub block: Option<u32>,
 }
 
 /// An operation, and the method by which it is performed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct CollectiveRequest {
     /// Operation and size.
     pub shape: Shape,
     /// Element type.
     pub element: Element,
     /// Location of the results.
-    pub place: Place,
+    pub place: ResultPlacement,
     /// Threads that make the calls.
-    pub scope: Scope,
+    pub scope: CallScope,
     /// Whether a kernel waits for each put.
     pub blocking: bool,
     /// Whether the chunks of an all-to-all for another node are first gathered at the rank of this node that sends
@@ -88,7 +88,7 @@ pub struct Collective {
 
 /// Bytes and puts that the kernels of a rank have moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct KernelTotals {
     /// Bytes stored to or loaded from mapped heaps.
     pub mapped: u64,
     /// Number of puts and messages.
@@ -97,7 +97,7 @@ pub struct Moved {
 
 /// Returns an upper bound of the heap size among `ranks` ranks. `several` indicates that they may form several nodes.
 /// Called before the world is opened, when it is not yet known whether rails are needed.
-pub fn heap_bytes(tuning: &Tuning, requests: &[Request], ranks: u64, several: bool) -> u64 {
+pub fn heap_bytes(tuning: &Tuning, requests: &[CollectiveRequest], ranks: u64, several: bool) -> u64 {
     let (input, output) = (most(requests, Shape::input), most(requests, |shape| shape.bytes));
     let inbox = [(false, false), (true, false), (true, true)].map(|(mapped, emulated)| {
         let (part, count) = parts(tuning, ranks, mapped, emulated);
@@ -124,7 +124,7 @@ impl Collective {
     pub fn open(
         mut world: World,
         local: u32,
-        requests: &[Request],
+        requests: &[CollectiveRequest],
         tuning: Tuning,
         ranks: &mut Bootstrap,
     ) -> Result<Collective, GinError> {
@@ -163,9 +163,9 @@ impl Collective {
             blocks,
             processors,
             parts,
-            state: device.allocate(Where::Device, blocks as usize * size_of::<State>())?,
-            queue: device.allocate(Where::Device, stores::WORDS * 8)?,
-            times: device.allocate(Where::Device, blocks as usize * 16)?,
+            state: device.allocate(MemoryLocation::Device, blocks as usize * size_of::<BlockCounters>())?,
+            queue: device.allocate(MemoryLocation::Device, stores::WORDS * 8)?,
+            times: device.allocate(MemoryLocation::Device, blocks as usize * 16)?,
             message_limit: limit(&tuning, pes, mapped, emulated),
             threads: tuning.block.unwrap_or(if emulated { 32 } else { 512 }),
             tuning,
@@ -174,10 +174,10 @@ impl Collective {
     }
 
     /// Returns input and output. `None` if the operation has no in-place form.
-    pub fn memory(&self, place: Place, shape: &Shape) -> Option<(Sym<u8>, Sym<u8>)> {
+    pub fn memory(&self, place: ResultPlacement, shape: &Shape) -> Option<(Sym<u8>, Sym<u8>)> {
         match place {
-            Place::OutOfPlace => Some((self.from.slice(0, shape.input()), self.to.slice(0, shape.output()))),
-            Place::InPlace => shape
+            ResultPlacement::OutOfPlace => Some((self.from.slice(0, shape.input()), self.to.slice(0, shape.output()))),
+            ResultPlacement::InPlace => shape
                 .in_place(u64::from(self.world.my_pe()))
                 .map(|(input, output)| (self.to.slice(input, shape.input()), self.to.slice(output, shape.output()))),
         }
@@ -188,7 +188,7 @@ impl Collective {
     /// # Errors
     /// Returns an error if the device rejects the launch.
     pub fn append(&self, prepared: &Prepared, stream: &Stream, warmup: u32, turns: u32) -> Result<(), DeviceError> {
-        let args = CollectiveArgs { warmup, turns, ..prepared.args };
+        let args = CollectiveKernelArgs { warmup, turns, ..prepared.args };
         let program = Program { world: self.world.description(), args };
         // SAFETY: the arguments belong to this world and have a state and stamps for every block. They are freed only
         // after a wait for the stream. All of these kernels wait for preceding grids before they access memory.
@@ -204,13 +204,13 @@ impl Collective {
     ///
     /// # Errors
     /// Returns an error if the device cannot be read.
-    pub fn moved(&self) -> Result<Moved, DeviceError> {
-        let mut states = vec![State::default(); self.blocks as usize];
+    pub fn moved(&self) -> Result<KernelTotals, DeviceError> {
+        let mut states = vec![BlockCounters::default(); self.blocks as usize];
         self.state.read(0, &mut states)?;
-        let sum = |of: fn(&State) -> u64| states.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&BlockCounters) -> u64| states.iter().map(of).sum::<u64>();
         let mut queue = [0; stores::WORDS];
         self.queue.read(0, &mut queue)?;
-        Ok(Moved {
+        Ok(KernelTotals {
             mapped: sum(|state| state.mapped_bytes) + queue[stores::MAPPED_BYTES],
             puts: sum(|state| state.puts) + queue[stores::PUTS],
         })
@@ -224,11 +224,11 @@ impl Collective {
     /// # Errors
     /// Returns an error if the device cannot be read.
     pub fn check_signals(&self, timeout: Duration) -> Result<Result<(), String>, GinError> {
-        let mut states = vec![State::default(); self.blocks as usize];
+        let mut states = vec![BlockCounters::default(); self.blocks as usize];
         self.state.read(0, &mut states)?;
         let mut queue = [0; stores::WORDS];
         self.queue.read(0, &mut queue)?;
-        let of_block = |(block, state): (u32, &State)| {
+        let of_block = |(block, state): (u32, &BlockCounters)| {
             let counted = (0..).zip(state.counted);
             let signals = counted.map(move |(number, counted)| {
                 let signal = self.signals.at(block * SIGNALS_OF_BLOCK + number);

@@ -4,25 +4,25 @@ use super::thresholds::{
     BLOCKS_OF_RAILS, FEW, FEW_BLOCKS, FEW_BLOCKS_OF_MANY, LEAN_THREADS, NARROW, SLICE, SLICE_OF_RAILS, WIDE, by_stores,
     each, messages_fit, overlap_fits, store_grid, two_trips,
 };
-use super::{Collective, Operation, Request, Scope, Shape, least};
+use super::{CallScope, Collective, CollectiveOperation, CollectiveRequest, Shape, least};
 use crate::{GinError, Program, Sym};
 use cuda_std::Kernel;
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Device, Function};
 use kernels::collective::{
-    BLOCKING, CollectiveArgs, GATHERED, MUTE, TWO_TRIPS, messages, puts, slice_bytes, stores, words,
+    BLOCKING, CollectiveKernelArgs, GATHERED, MUTE, TWO_TRIPS, messages, puts, slice_bytes, stores, words,
 };
 
 /// Name of the exchanged number of resident blocks. All ranks launch the largest grid that is resident on every device.
 const BLOCKS: &str = "number of resident blocks";
 
-type CollectiveKernel = Kernel<Program<CollectiveArgs>>;
+type CollectiveKernel = Kernel<Program<CollectiveKernelArgs>>;
 
 /// Launch parameters of a request.
 pub struct Prepared {
     /// The kernel.
     pub kernel: CollectiveKernel,
-    pub(super) function: Function<Program<CollectiveArgs>>,
+    pub(super) function: Function<Program<CollectiveKernelArgs>>,
     /// Number of blocks.
     pub grid: u32,
     /// Threads per block.
@@ -37,7 +37,7 @@ pub struct Prepared {
     pub from: Sym<u8>,
     /// The output.
     pub to: Sym<u8>,
-    pub(super) args: CollectiveArgs,
+    pub(super) args: CollectiveKernelArgs,
 }
 
 /// Kernel and grid of a request.
@@ -59,7 +59,11 @@ impl Collective {
     ///
     /// # Errors
     /// Returns an error of the device or the ranks.
-    pub fn prepare(&self, request: &Request, ranks: &mut Bootstrap) -> Result<Result<Prepared, String>, GinError> {
+    pub fn prepare(
+        &self,
+        request: &CollectiveRequest,
+        ranks: &mut Bootstrap,
+    ) -> Result<Result<Prepared, String>, GinError> {
         let (from, to) = match self.check(request) {
             Ok(memory) => memory,
             Err(why) => return Ok(Err(why)),
@@ -87,7 +91,7 @@ impl Collective {
     }
 
     /// Returns input and output of a request, or a one-line reason if the request is not supported.
-    fn check(&self, request: &Request) -> Result<(Sym<u8>, Sym<u8>), String> {
+    fn check(&self, request: &CollectiveRequest) -> Result<(Sym<u8>, Sym<u8>), String> {
         let (operation, pes) = (request.shape.operation, self.world.n_pes());
         let memory = self.memory(request.place, &request.shape);
         let memory = memory.ok_or_else(|| format!("{} has no in-place form", operation.name()))?;
@@ -101,7 +105,7 @@ impl Collective {
     }
 
     /// Selects kernel and grid. This is a collective call.
-    fn plan(&self, request: &Request, ranks: &mut Bootstrap) -> Result<Plan, GinError> {
+    fn plan(&self, request: &CollectiveRequest, ranks: &mut Bootstrap) -> Result<Plan, GinError> {
         let (shape, device) = (&request.shape, self.world.device());
         let emulated = matches!(device, Device::Emulated);
         let mapped = self.local == self.world.n_pes();
@@ -139,7 +143,7 @@ impl Collective {
             grid => grid,
         };
         // One thread per 8 bytes of a message, because further threads would have no word to wait for.
-        let lean = by_messages && request.scope == Scope::Block && self.tuning.block.is_none() && !emulated;
+        let lean = by_messages && request.scope == CallScope::Block && self.tuning.block.is_none() && !emulated;
         let block = if lean {
             slice_bytes(message, grid).div_ceil(8).next_multiple_of(32).clamp(32, LEAN_THREADS) as u32
         } else {
@@ -149,11 +153,11 @@ impl Collective {
     }
 
     /// Returns the kernel for messages or puts, and its threads per block, at most `threads`.
-    fn kernel(&self, request: &Request, by_messages: bool, threads: u32) -> (CollectiveKernel, u32) {
+    fn kernel(&self, request: &CollectiveRequest, by_messages: bool, threads: u32) -> (CollectiveKernel, u32) {
         let pes = self.world.n_pes();
         let mapped = self.local == pes;
         // A broadcast sends from one rank to all others and is not an exchange.
-        let by_words = mapped && request.shape.operation != Operation::Broadcast;
+        let by_words = mapped && request.shape.operation != CollectiveOperation::Broadcast;
         let [by_thread, by_warp, by_block] = match (by_messages, by_words, mapped) {
             (true, true, _) => {
                 let by_block = if pes == 2 { words::COLLECTIVE_WORDS_PAIR } else { words::COLLECTIVE_WORDS_BLOCK };
@@ -170,9 +174,9 @@ impl Collective {
             }
         };
         match request.scope {
-            Scope::Thread => (by_thread, 1),
-            Scope::Warp => (by_warp, 32),
-            Scope::Block => (by_block, threads),
+            CallScope::Thread => (by_thread, 1),
+            CallScope::Warp => (by_warp, 32),
+            CallScope::Block => (by_block, threads),
         }
     }
 
@@ -184,7 +188,7 @@ impl Collective {
         // the operation also copies within the GPU.
         let most = match (shape.operation, shape.ranks) {
             _ if shape.operation.sums() || shape.chunk < FEW => processors,
-            (Operation::AllToAll, 2) => FEW_BLOCKS,
+            (CollectiveOperation::AllToAll, 2) => FEW_BLOCKS,
             (_, 2) => processors,
             _ => FEW_BLOCKS_OF_MANY,
         };
@@ -192,7 +196,7 @@ impl Collective {
     }
 
     /// Returns the kernel's arguments.
-    fn args(&self, request: &Request, plan: &Plan, (from, to): (Sym<u8>, Sym<u8>)) -> CollectiveArgs {
+    fn args(&self, request: &CollectiveRequest, plan: &Plan, (from, to): (Sym<u8>, Sym<u8>)) -> CollectiveKernelArgs {
         let (shape, pes) = (&request.shape, self.world.n_pes());
         let flag = |condition: bool, flag: u32| if condition { flag } else { 0 };
         let flags = flag(request.blocking, BLOCKING) | flag(request.mute, MUTE) | flag(request.gathered, GATHERED);
@@ -203,7 +207,7 @@ impl Collective {
             false => (pes - self.local, 1),
         };
         let parts = (plan.grid / others.max(1)).max(1);
-        CollectiveArgs {
+        CollectiveKernelArgs {
             operation: shape.operation as u32,
             element: request.element as u32,
             flags: flags | flag(plan.by_messages && plan.two_trips, TWO_TRIPS),

@@ -9,7 +9,7 @@ use strum::IntoStaticStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 #[repr(u32)]
-pub enum Operation {
+pub enum CollectiveOperation {
     /// PE i receives block i of every PE.
     AllToAll = ALL_TO_ALL,
     /// Every PE receives every PE's chunk.
@@ -24,7 +24,7 @@ pub enum Operation {
     SendRecv = u32::MAX,
 }
 
-impl Operation {
+impl CollectiveOperation {
     /// Returns the name used in cases after `gin-` or `nccl-`.
     pub fn name(self) -> &'static str {
         self.into()
@@ -32,21 +32,26 @@ impl Operation {
 
     /// Returns whether the operation sums numbers.
     pub fn sums(self) -> bool {
-        matches!(self, Operation::ReduceScatter | Operation::AllReduce)
+        matches!(self, CollectiveOperation::ReduceScatter | CollectiveOperation::AllReduce)
     }
 
     /// Returns whether the size is the total of one chunk per rank.
     fn by_chunks(self) -> bool {
-        matches!(self, Operation::AllToAll | Operation::AllGather | Operation::ReduceScatter)
+        matches!(
+            self,
+            CollectiveOperation::AllToAll | CollectiveOperation::AllGather | CollectiveOperation::ReduceScatter
+        )
     }
 
     /// Returns the ratio of bus bandwidth to algorithm bandwidth, as defined by nccl-tests.
     pub fn factor(self, ranks: u64) -> f64 {
         let share = (ranks - 1) as f64 / ranks as f64;
         match self {
-            Operation::AllReduce => 2.0 * share,
-            Operation::AllToAll | Operation::AllGather | Operation::ReduceScatter => share,
-            Operation::Broadcast | Operation::SendRecv => 1.0,
+            CollectiveOperation::AllReduce => 2.0 * share,
+            CollectiveOperation::AllToAll | CollectiveOperation::AllGather | CollectiveOperation::ReduceScatter => {
+                share
+            }
+            CollectiveOperation::Broadcast | CollectiveOperation::SendRecv => 1.0,
         }
     }
 }
@@ -82,7 +87,7 @@ impl Element {
 /// Threads that make the calls, numbered as in kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[repr(u32)]
-pub enum Scope {
+pub enum CallScope {
     /// One thread of each block
     Thread = SCOPE_THREAD,
     /// One warp of each block
@@ -93,7 +98,7 @@ pub enum Scope {
 
 /// Location of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Place {
+pub enum ResultPlacement {
     /// Writes the result to separate memory
     OutOfPlace,
     /// Overwrites the input
@@ -104,7 +109,7 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// The operation.
-    pub operation: Operation,
+    pub operation: CollectiveOperation,
     /// Number of ranks.
     pub ranks: u64,
     /// Bytes per chunk. The last chunks of an all-reduce or a broadcast may be shorter.
@@ -115,7 +120,7 @@ pub struct Shape {
 
 impl Shape {
     /// Rounds `size` down to whole elements, but to at least one element, or one per rank for operations by chunks.
-    pub fn new(operation: Operation, ranks: u64, size: u64, element: u64) -> Shape {
+    pub fn new(operation: CollectiveOperation, ranks: u64, size: u64, element: u64) -> Shape {
         if operation.by_chunks() {
             let chunk = (size / ranks / element).max(1) * element;
             return Shape { operation, ranks, chunk, bytes: chunk * ranks };
@@ -126,28 +131,28 @@ impl Shape {
 
     /// Returns the bytes of a rank's input.
     pub fn input(&self) -> u64 {
-        if self.operation == Operation::AllGather { self.chunk } else { self.bytes }
+        if self.operation == CollectiveOperation::AllGather { self.chunk } else { self.bytes }
     }
 
     /// Returns the bytes of a rank's output.
     pub fn output(&self) -> u64 {
-        if self.operation == Operation::ReduceScatter { self.chunk } else { self.bytes }
+        if self.operation == CollectiveOperation::ReduceScatter { self.chunk } else { self.bytes }
     }
 
     /// Returns the offsets of this rank's input and output in the memory that they share in place. `None` if the
     /// operation has no in-place form.
     pub fn in_place(&self, rank: u64) -> Option<(u64, u64)> {
         match self.operation {
-            Operation::AllGather => Some((rank * self.chunk, 0)),
-            Operation::ReduceScatter => Some((0, rank * self.chunk)),
-            Operation::AllReduce | Operation::Broadcast => Some((0, 0)),
-            Operation::AllToAll | Operation::SendRecv => None,
+            CollectiveOperation::AllGather => Some((rank * self.chunk, 0)),
+            CollectiveOperation::ReduceScatter => Some((0, rank * self.chunk)),
+            CollectiveOperation::AllReduce | CollectiveOperation::Broadcast => Some((0, 0)),
+            CollectiveOperation::AllToAll | CollectiveOperation::SendRecv => None,
         }
     }
 
     /// Returns the number of times that the operation can run on the same memory without changing the result.
-    pub fn repeatable(&self, place: Place) -> u32 {
-        if place == Place::InPlace && self.operation.sums() { 1 } else { 2 }
+    pub fn repeatable(&self, place: ResultPlacement) -> u32 {
+        if place == ResultPlacement::InPlace && self.operation.sums() { 1 } else { 2 }
     }
 
     /// Returns the number of bytes that one rank sends to another: a chunk, or all bytes.
@@ -163,14 +168,26 @@ mod tests {
     #[test]
     fn sizes_match_nccl_tests() {
         let shape = |operation, size| Shape::new(operation, 4, size, 4);
-        assert_eq!((shape(Operation::AllToAll, 1000).chunk, shape(Operation::AllToAll, 1000).bytes), (248, 992));
-        assert_eq!((shape(Operation::AllGather, 1).input(), shape(Operation::AllGather, 1).output()), (4, 16));
         assert_eq!(
-            (shape(Operation::ReduceScatter, 64).input(), shape(Operation::ReduceScatter, 64).output()),
+            (shape(CollectiveOperation::AllToAll, 1000).chunk, shape(CollectiveOperation::AllToAll, 1000).bytes),
+            (248, 992)
+        );
+        assert_eq!(
+            (shape(CollectiveOperation::AllGather, 1).input(), shape(CollectiveOperation::AllGather, 1).output()),
+            (4, 16)
+        );
+        assert_eq!(
+            (
+                shape(CollectiveOperation::ReduceScatter, 64).input(),
+                shape(CollectiveOperation::ReduceScatter, 64).output()
+            ),
             (64, 16)
         );
-        assert_eq!((shape(Operation::AllReduce, 1003).bytes, shape(Operation::AllReduce, 1003).chunk), (1000, 256));
-        assert_eq!(shape(Operation::AllGather, 64).in_place(2), Some((32, 0)));
-        assert_eq!(Operation::AllReduce.factor(4), 1.5);
+        assert_eq!(
+            (shape(CollectiveOperation::AllReduce, 1003).bytes, shape(CollectiveOperation::AllReduce, 1003).chunk),
+            (1000, 256)
+        );
+        assert_eq!(shape(CollectiveOperation::AllGather, 64).in_place(2), Some((32, 0)));
+        assert_eq!(CollectiveOperation::AllReduce.factor(4), 1.5);
     }
 }

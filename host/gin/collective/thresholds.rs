@@ -1,7 +1,7 @@
 //! Size thresholds of ginlab's collectives: messages or puts, one step or two, and the number of blocks. They are
 //! measured, and limited by available space.
 
-use super::{Operation, Request, Shape, Tuning};
+use super::{CollectiveOperation, CollectiveRequest, Shape, Tuning};
 use kernels::collective::{slice_bytes, stores};
 
 /// Bytes of a message from one block to another within a node of GPUs. `PART` is the maximum, and `LEAN_PART` the
@@ -43,7 +43,7 @@ pub const BLOCKS_OF_RAILS: u32 = 8;
 pub fn two_trips(shape: &Shape) -> bool {
     let n = shape.ranks;
     // All chunks must have the same length.
-    shape.operation == Operation::AllReduce
+    shape.operation == CollectiveOperation::AllReduce
         && shape.chunk * n == shape.bytes
         && shape.bytes * (n - 1) * (n - 2) / n >= SAVED_BY_TWO_TRIPS
 }
@@ -61,20 +61,20 @@ const STORE_GRID: (u32, u32) = (64, 128);
 const STORE_GRID_TO_SCATTER: (u32, u32) = (132, 192);
 
 /// Returns the blocks and threads for stores.
-pub fn store_grid(operation: Operation) -> (u32, u32) {
-    if operation == Operation::ReduceScatter { STORE_GRID_TO_SCATTER } else { STORE_GRID }
+pub fn store_grid(operation: CollectiveOperation) -> (u32, u32) {
+    if operation == CollectiveOperation::ReduceScatter { STORE_GRID_TO_SCATTER } else { STORE_GRID }
 }
 
 /// Returns the bytes of a piece if the operation uses stores from one queue within a node. `None` if it does not.
 pub fn by_stores(tuning: &Tuning, shape: &Shape) -> Option<u64> {
     let from = match (shape.operation, shape.ranks) {
         // Two PEs use loads. Stores were not measured for them below 256 MiB, where loads are fast.
-        (Operation::ReduceScatter, 2) => u64::MAX,
-        (Operation::ReduceScatter, _) => STORED_TO_SCATTER,
-        (Operation::AllReduce, 2) => STORED_BY_TWO,
-        (Operation::AllReduce, _) => STORED,
-        (Operation::AllGather | Operation::AllToAll, _) => STORED_WITHOUT_SUMS,
-        (Operation::Broadcast | Operation::SendRecv, _) => return None,
+        (CollectiveOperation::ReduceScatter, 2) => u64::MAX,
+        (CollectiveOperation::ReduceScatter, _) => STORED_TO_SCATTER,
+        (CollectiveOperation::AllReduce, 2) => STORED_BY_TWO,
+        (CollectiveOperation::AllReduce, _) => STORED,
+        (CollectiveOperation::AllGather | CollectiveOperation::AllToAll, _) => STORED_WITHOUT_SUMS,
+        (CollectiveOperation::Broadcast | CollectiveOperation::SendRecv, _) => return None,
     };
     // Every chunk must consist of 16-byte vectors, and there must be another rank to send to.
     if shape.ranks < 2 || shape.chunk < tuning.stores_from.unwrap_or(from) || !shape.chunk.is_multiple_of(16) {
@@ -86,7 +86,7 @@ pub fn by_stores(tuning: &Tuning, shape: &Shape) -> Option<u64> {
     // The sums of an all-reduce use links like its other stores, so one piece suffices. The sums of a reduce-scatter do
     // not use links, and only few of them should remain after the last stores.
     let most = u64::from(stores::PIECES);
-    let pieces = if shape.operation == Operation::ReduceScatter { most } else { 1 };
+    let pieces = if shape.operation == CollectiveOperation::ReduceScatter { most } else { 1 };
     let pieces = tuning.piece.map_or(pieces, |piece| shape.chunk.div_ceil(piece.max(1)).clamp(1, most));
     Some(shape.chunk.div_ceil(pieces).next_multiple_of(stores::part_bytes(shape.ranks as u32)))
 }
@@ -105,13 +105,13 @@ pub fn overlap_fits(grid: u32, share: u32, sharers: u32) -> bool {
 }
 
 /// Returns the maximum of `what` over all requests.
-pub fn most(requests: &[Request], what: impl Fn(&Shape) -> u64) -> u64 {
+pub fn most(requests: &[CollectiveRequest], what: impl Fn(&Shape) -> u64) -> u64 {
     requests.iter().map(|request| what(&request.shape)).max().unwrap_or(0)
 }
 
 /// Returns the bytes of scratch memory that the requests need among `nodes` nodes: two chunks per node for sums, or the
 /// gathered chunks.
-pub fn scratch(tuning: &Tuning, requests: &[Request], nodes: u64) -> u64 {
+pub fn scratch(tuning: &Tuning, requests: &[CollectiveRequest], nodes: u64) -> u64 {
     let needs = requests.iter().map(|request| {
         let shape = request.shape;
         if nodes == 1 {

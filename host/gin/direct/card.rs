@@ -1,7 +1,7 @@
 //! The software NIC: threads that serve queues.
 
 use super::memory::QueueMemory;
-use super::serve::{Faults, Found, Order, Regions, Side};
+use super::serve::{CompletionOrder, QueueFaults, QueueObservations, Regions, Side};
 use ginlab_base::backoff::Backoff;
 use ginlab_base::limits::explain;
 use ginlab_topology::cores;
@@ -35,9 +35,9 @@ pub struct CardOptions {
     /// Whether threads yield after unsuccessful passes, because they share their cores.
     pub yields: bool,
     /// Order in which requests complete.
-    pub order: Order,
+    pub order: CompletionOrder,
     /// Faults to inject.
-    pub faults: Faults,
+    pub faults: QueueFaults,
     /// Registered memory; `None` for a null NIC, which moves no bytes and reads only the first word of each request.
     pub regions: Option<Regions>,
     /// Core of each thread; threads without an entry are not pinned.
@@ -52,7 +52,7 @@ pub struct SoftNic {
     rests: Arc<AtomicBool>,
     /// Reason why each queue is no longer served, if any.
     wrong: Arc<Vec<OnceLock<String>>>,
-    threads: Vec<JoinHandle<Vec<(usize, Found)>>>,
+    threads: Vec<JoinHandle<Vec<(usize, QueueObservations)>>>,
 }
 
 impl SoftNic {
@@ -107,13 +107,13 @@ impl SoftNic {
     ///
     /// # Errors
     /// Returns [`CardError::Panicked`] if a thread panicked.
-    pub fn finish(mut self) -> Result<Vec<Found>, CardError> {
+    pub fn finish(mut self) -> Result<Vec<QueueObservations>, CardError> {
         self.end()
     }
 
-    fn end(&mut self) -> Result<Vec<Found>, CardError> {
+    fn end(&mut self) -> Result<Vec<QueueObservations>, CardError> {
         self.stop.store(true, Ordering::Relaxed);
-        let mut all = vec![Found::default(); self.queues.len()];
+        let mut all = vec![QueueObservations::default(); self.queues.len()];
         let mut panicked = false;
         for thread in self.threads.drain(..) {
             match thread.join() {
@@ -138,7 +138,7 @@ fn serve(
     (queues, wrong): (&[QueueMemory], &[OnceLock<String>]),
     (stop, rests): (&AtomicBool, &AtomicBool),
     options: &CardOptions,
-) -> Vec<(usize, Found)> {
+) -> Vec<(usize, QueueObservations)> {
     if let Some(core) = options.cores.get(thread) {
         // If pinning is refused, the thread runs on any core.
         cores::pin(*core);

@@ -9,10 +9,10 @@ use cuda_std::memory::{Doorbell, Word, load_acquire_host_u64};
 use efa_queue::completion;
 use efa_queue::request::To;
 use ginlab_bootstrap::{Bootstrap, BootstrapError};
-use ginlab_cuda::{Buffer, Device, DeviceError, HostKind, Place, Reached};
-use ginlab_fabric::verbs::{Completions, Counted, Mapping, Pair, PairOptions, Region, Verbs};
-use ginlab_fabric::{Access, FabricError, Memory};
-use kernels::direct::{Channel, Failure, NO_TURN, Peer, Queue};
+use ginlab_cuda::{Buffer, Device, DeviceError, HostKind, MemoryLocation, Reached};
+use ginlab_fabric::verbs::{CompletionRing, CountedEvent, Mapping, PairOptions, QueuePair, Verbs, VerbsRegion};
+use ginlab_fabric::{Access, FabricError, MemoryRange};
+use kernels::direct::{Channel, NO_TURN, NicQueue, PeerAddress, QueueFailure};
 
 /// Errors of opening channels.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub struct ChannelOptions<'a> {
     pub cards: &'a [&'a str],
     /// Memory to register: host memory, or memory of a GPU whose kernels observe NICs' writes in order. It consists of
     /// the heap, followed by [`staging_bytes`] bytes for kernels that put values.
-    pub memory: Memory,
+    pub memory: MemoryRange,
     /// Size of the heap, the first bytes of the memory. Commands address it by offset.
     pub heap_bytes: u64,
     /// Maximum number of requests in flight per channel.
@@ -57,7 +57,7 @@ pub struct ChannelOptions<'a> {
 }
 
 /// Open NICs, the registration of the memory with each, and the index of each channel's NIC.
-type OpenCards = (Vec<Verbs>, Vec<Region>, Vec<usize>);
+type OpenCards = (Vec<Verbs>, Vec<VerbsRegion>, Vec<usize>);
 
 impl ChannelOptions<'_> {
     /// Returns an error if channels cannot be opened on these NICs.
@@ -104,7 +104,7 @@ impl ChannelOptions<'_> {
 
     /// Returns the number of slots of the deepest queue. Returns an error if the memory has less staging space than
     /// slots, which can happen because NICs round depths up.
-    fn slots(&self, pairs: &[Pair]) -> Result<u32, ChannelError> {
+    fn slots(&self, pairs: &[QueuePair]) -> Result<u32, ChannelError> {
         let slots = pairs.iter().map(|pair| pair.view().send.entries).max().unwrap_or_default();
         let staging = (self.memory.bytes as u64).saturating_sub(self.heap_bytes);
         // Memory without a staging area is for kernels that put no values.
@@ -135,10 +135,10 @@ pub struct Channels {
     table: Buffer,
     /// Tables of peers and of counted signals, to which the channels point.
     _tables: [Buffer; 2],
-    pairs: Vec<Pair>,
+    pairs: Vec<QueuePair>,
     /// Pairs of the signals that the NIC counts.
-    signals: Vec<Pair>,
-    _regions: Vec<Region>,
+    signals: Vec<QueuePair>,
+    _regions: Vec<VerbsRegion>,
     verbs: Vec<Verbs>,
     /// Addresses that have an address handle, each with the index of the NIC that owns it.
     peers: Vec<(usize, Vec<u8>)>,
@@ -146,7 +146,7 @@ pub struct Channels {
 
 /// Information that a rank sends to the others: the address of each channel's pair with the heap's remote key, the
 /// heap's address, and the addresses of the counted signals' pairs.
-type Told = (Vec<(Vec<u8>, u32)>, u64, Vec<Vec<u8>>);
+type ChannelAddresses = (Vec<(Vec<u8>, u32)>, u64, Vec<Vec<u8>>);
 
 /// Queue depth of pairs that post no requests and only receive writes.
 const IDLE: u32 = 16;
@@ -176,22 +176,22 @@ impl Channels {
             };
             verbs.pair(&options)
         };
-        let pairs = card_of.iter().map(pair).collect::<Result<Vec<Pair>, _>>()?;
+        let pairs = card_of.iter().map(pair).collect::<Result<Vec<QueuePair>, _>>()?;
         let slots = options.slots(&pairs)?;
         let signals = counting_pairs(&verbs[0], options.counted_signals)?;
-        let told = |(pair, card): (&Pair, &usize)| (pair.address(), regions[*card].rkey);
-        let mine: Told = (
+        let told = |(pair, card): (&QueuePair, &usize)| (pair.address(), regions[*card].rkey);
+        let mine: ChannelAddresses = (
             pairs.iter().zip(&card_of).map(told).collect(),
             memory.address,
-            signals.iter().map(Pair::address).collect(),
+            signals.iter().map(QueuePair::address).collect(),
         );
-        let all: Vec<Told> = ranks.all_gather_values(&mine, "queue pairs and heaps")?;
+        let all: Vec<ChannelAddresses> = ranks.all_gather_values(&mine, "queue pairs and heaps")?;
         let addresses: Vec<Vec<Vec<u8>>> =
             all.iter().map(|(pairs, ..)| pairs.iter().map(|(address, _)| address.clone()).collect()).collect();
         ranks.check_addresses(addresses.iter().map(|rails| &rails[..]))?;
 
         let mut peers = Vec::new();
-        let mut table: Vec<Peer> = Vec::new();
+        let mut table: Vec<PeerAddress> = Vec::new();
         for (number, &card) in card_of.iter().enumerate() {
             for (pairs, heap, _) in &all {
                 let Some((address, key)) = pairs.get(number) else {
@@ -199,7 +199,7 @@ impl Channels {
                 };
                 let to: To = verbs[card].handle(address)?;
                 peers.push((card, address.clone()));
-                table.push(Peer { to, key: *key, heap: *heap });
+                table.push(PeerAddress { to, key: *key, heap: *heap });
             }
         }
         let mut counted: Vec<To> = Vec::new();
@@ -212,10 +212,10 @@ impl Channels {
         }
         // A NIC accepts writes only from peers for which it has an address handle.
         ranks.barrier("address handles of all EFA devices")?;
-        let peer_table = device.allocate(Place::Device, size_of_val(&table[..]))?;
+        let peer_table = device.allocate(MemoryLocation::Device, size_of_val(&table[..]))?;
         peer_table.write(0, &table)?;
 
-        let counted_table = device.allocate(Place::Device, size_of_val(&counted[..]))?;
+        let counted_table = device.allocate(MemoryLocation::Device, size_of_val(&counted[..]))?;
         counted_table.write(0, &counted)?;
 
         // SAFETY: the pairs are dropped after the mappings.
@@ -225,7 +225,7 @@ impl Channels {
             let side = DeviceSide::new(device, pair.view().send.entries, 0)?;
             channels.push(Channel {
                 queue: queue(pair, &side, options)?,
-                peers: peer_table.pointer::<Peer>().wrapping_add(number * all.len()),
+                peers: peer_table.pointer::<PeerAddress>().wrapping_add(number * all.len()),
                 counted: counted_table.pointer(),
                 pes: all.len() as u32,
                 counted_signals: options.counted_signals,
@@ -236,7 +236,7 @@ impl Channels {
             });
             sides.push(side);
         }
-        let table = device.allocate(Place::Device, size_of_val(&channels[..]))?;
+        let table = device.allocate(MemoryLocation::Device, size_of_val(&channels[..]))?;
         table.write(0, &channels)?;
         Ok(Channels {
             _reached: reached,
@@ -264,18 +264,18 @@ impl Channels {
     }
 
     /// Returns the completion queue for peers' operations of each channel.
-    pub fn arrivals(&self) -> impl Iterator<Item = Completions> {
+    pub fn arrivals(&self) -> impl Iterator<Item = CompletionRing> {
         self.pairs.iter().map(|pair| pair.view().arrivals)
     }
 
     /// Returns the NIC's counters of the first signals.
     pub fn counters(&self) -> impl Iterator<Item = *const u64> {
-        self.signals.iter().filter_map(|pair| pair.counter(Counted::RemoteWrites))
+        self.signals.iter().filter_map(|pair| pair.counter(CountedEvent::RemoteWrites))
     }
 
     /// Returns the completion queues for peers' operations of the counting pairs. Plain writes create no entries there,
     /// and no thread polls them.
-    pub fn arrivals_of_counted(&self) -> impl Iterator<Item = Completions> {
+    pub fn arrivals_of_counted(&self) -> impl Iterator<Item = CompletionRing> {
         self.signals.iter().map(|pair| pair.view().arrivals)
     }
 
@@ -324,7 +324,7 @@ fn unlike(what: &str) -> ChannelError {
 }
 
 /// Opens a pair for each signal that the NIC counts. Every write that arrives at the pair increments that signal.
-fn counting_pairs(card: &Verbs, signals: u32) -> Result<Vec<Pair>, ChannelError> {
+fn counting_pairs(card: &Verbs, signals: u32) -> Result<Vec<QueuePair>, ChannelError> {
     if signals > 0 && !card.counters() {
         let text =
             "has no completion counters, or this libefa does not support them (devices of p5en and p6, rdma-core 65)";
@@ -336,7 +336,7 @@ fn counting_pairs(card: &Verbs, signals: u32) -> Result<Vec<Pair>, ChannelError>
         arrivals: IDLE,
         receives: 1,
         unsolicited: true,
-        counted: &[Counted::RemoteWrites],
+        counted: &[CountedEvent::RemoteWrites],
     };
     (0..signals).map(|_| Ok(card.pair(&options)?)).collect()
 }
@@ -345,12 +345,13 @@ fn counting_pairs(card: &Verbs, signals: u32) -> Result<Vec<Pair>, ChannelError>
 ///
 /// # Safety
 /// The pairs must outlive the returned mappings.
-unsafe fn reach(device: &Device, pairs: &[Pair], signals: &[Pair]) -> Result<Vec<Reached>, DeviceError> {
-    let mut mappings: Vec<Mapping> = pairs.iter().flat_map(Pair::mappings).collect();
+unsafe fn reach(device: &Device, pairs: &[QueuePair], signals: &[QueuePair]) -> Result<Vec<Reached>, DeviceError> {
+    let mut mappings: Vec<Mapping> = pairs.iter().flat_map(QueuePair::mappings).collect();
     // Kernels read only the counters of the signals' pairs.
-    let is_counter =
-        |pair: &Pair, start: *mut u8| pair.counter(Counted::RemoteWrites).is_some_and(|at| at.addr() == start.addr());
-    let counters = |pair| Pair::mappings(pair).into_iter().filter(move |mapping| is_counter(pair, mapping.start));
+    let is_counter = |pair: &QueuePair, start: *mut u8| {
+        pair.counter(CountedEvent::RemoteWrites).is_some_and(|at| at.addr() == start.addr())
+    };
+    let counters = |pair| QueuePair::mappings(pair).into_iter().filter(move |mapping| is_counter(pair, mapping.start));
     mappings.extend(signals.iter().flat_map(counters));
     // Doorbells of several pairs may share a page of the NIC.
     mappings.sort_by_key(|mapping| mapping.start);
@@ -372,14 +373,14 @@ fn kind_of(mapping: &Mapping) -> HostKind {
 }
 
 /// Returns a pair's queue as the kernel argument.
-fn queue(pair: &Pair, side: &DeviceSide, options: &ChannelOptions<'_>) -> Result<Queue, ChannelError> {
+fn queue(pair: &QueuePair, side: &DeviceSide, options: &ChannelOptions<'_>) -> Result<NicQueue, ChannelError> {
     let view = pair.view();
     if view.send.entry_bytes != 64 {
         let bytes = view.send.entry_bytes;
         return Err(ChannelError::Refused(format!("requests have {bytes} bytes, but only 64 are supported")));
     }
     let depth = view.send.entries;
-    Ok(Queue {
+    Ok(NicQueue {
         slots: view.send.slots.cast::<Word>(),
         doorbell: view.send.doorbell.cast::<Doorbell>(),
         completions: view.completions.slots.cast::<Word>(),
@@ -402,7 +403,7 @@ fn queue(pair: &Pair, side: &DeviceSide, options: &ChannelOptions<'_>) -> Result
 
 /// Returns a failed request whose completion no kernel has read. Only the low 16 bits of its number, which are its ID,
 /// are known.
-fn not_looked_at(queue: &Completions) -> Option<Failure> {
+fn not_looked_at(queue: &CompletionRing) -> Option<QueueFailure> {
     let words = (queue.entry_bytes / 8) as usize;
     (0..queue.entries as usize).find_map(|index| {
         // SAFETY: the pair guarantees `entries` entries of `entry_bytes` bytes, and outlives this call.
@@ -410,7 +411,7 @@ fn not_looked_at(queue: &Completions) -> Option<Failure> {
         // Uses acquire order, which pairs with the NIC's store, as for every reader. Nothing is read after it.
         let first = load_acquire_host_u64(entry);
         let status = completion::status(first);
-        (status != 0).then(|| Failure::of(status.into(), completion::id(first).into()))
+        (status != 0).then(|| QueueFailure::of(status.into(), completion::id(first).into()))
     })
 }
 

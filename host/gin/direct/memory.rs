@@ -3,9 +3,9 @@
 use cuda_std::memory::{Doorbell, Word, load_acquire_host_u32, load_acquire_host_u64};
 use efa_queue::completion::Sent;
 use efa_queue::intake::SendQueue;
-use efa_queue::{Operation, request, rules};
-use ginlab_cuda::{Buffer, Device, DeviceError, Place};
-use kernels::direct::{Failure, NO_TURN, Queue, QueueWords, turn_at};
+use efa_queue::{EfaOperation, request, rules};
+use ginlab_cuda::{Buffer, Device, DeviceError, MemoryLocation};
+use kernels::direct::{NO_TURN, NicQueue, NicQueueWords, QueueFailure, turn_at};
 use std::mem::offset_of;
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ pub struct QueueMemory {
     /// Doorbell, counter and abort word, each on a separate page because they have different writers.
     words: Buffer,
     device: DeviceSide,
-    queue: Queue,
+    queue: NicQueue,
     options: QueueOptions,
 }
 
@@ -100,15 +100,16 @@ impl QueueMemory {
     pub fn new(device: &Device, options: QueueOptions) -> Result<QueueMemory, DeviceError> {
         options.check()?;
         let depth = options.depth as usize;
-        let slots = device.allocate(Place::Host, depth * request::WORDS * 8)?;
-        let completions = device.allocate(Place::Host, (options.completions * options.entry_bytes) as usize)?;
-        let words = device.allocate(Place::Host, 3 * PAGE)?;
+        let slots = device.allocate(MemoryLocation::Host, depth * request::WORDS * 8)?;
+        let completions =
+            device.allocate(MemoryLocation::Host, (options.completions * options.entry_bytes) as usize)?;
+        let words = device.allocate(MemoryLocation::Host, 3 * PAGE)?;
         words.write(PAGE, &[options.counter & rules::COUNTER_MASK])?;
         words.write(0, &[u64::from(rules::doorbell(options.counter))])?;
         lap_before(&completions, options)?;
         let mine = DeviceSide::new(device, options.depth, options.counter)?;
         let host_word = |offset: usize| (words.address() + offset as u64) as *const Word;
-        let queue = Queue {
+        let queue = NicQueue {
             slots: slots.pointer(),
             doorbell: words.pointer::<Doorbell>(),
             completions: completions.pointer(),
@@ -131,7 +132,7 @@ impl QueueMemory {
     }
 
     /// Returns the queue as the kernel argument.
-    pub fn queue(&self) -> Queue {
+    pub fn queue(&self) -> NicQueue {
         self.queue
     }
 
@@ -173,7 +174,7 @@ impl QueueMemory {
     ///
     /// # Errors
     /// Returns the driver's error if the copy fails.
-    pub fn failure(&self) -> Result<Option<Failure>, DeviceError> {
+    pub fn failure(&self) -> Result<Option<QueueFailure>, DeviceError> {
         self.device.failure()
     }
 }
@@ -195,7 +196,7 @@ impl SendQueue for QueueMemory {
 /// every second lap, so that kernels would mistake it for completions with ID 0.
 fn lap_before(completions: &Buffer, options: QueueOptions) -> Result<(), DeviceError> {
     for number in options.counter.saturating_sub(u64::from(options.completions))..options.counter {
-        let sent = Sent { id: number & 0xffff, status: 0, operation: Operation::Write, pair: 0 };
+        let sent = Sent { id: number & 0xffff, status: 0, operation: EfaOperation::Write, pair: 0 };
         let words = sent.words(rules::completion_phase(number, options.completions));
         let index = rules::slot(number, options.completions) as usize;
         completions.write(index * options.entry_bytes as usize, &words)?;
@@ -217,38 +218,40 @@ impl DeviceSide {
     /// Returns an error if there is not enough memory.
     pub fn new(device: &Device, depth: u32, begun: u64) -> Result<DeviceSide, DeviceError> {
         let depth = depth as usize;
-        let memory = device.allocate(Place::Device, size_of::<QueueWords>() + 2 * depth * 8)?;
-        for offset in [offset_of!(QueueWords, reserved), offset_of!(QueueWords, rung), offset_of!(QueueWords, ended)] {
+        let memory = device.allocate(MemoryLocation::Device, size_of::<NicQueueWords>() + 2 * depth * 8)?;
+        for offset in
+            [offset_of!(NicQueueWords, reserved), offset_of!(NicQueueWords, rung), offset_of!(NicQueueWords, ended)]
+        {
             memory.write(offset, &[begun])?;
         }
         // The thread that writes the first request rings the doorbell for it.
         let first = rules::slot(begun, depth as u32) as usize;
-        memory.write(size_of::<QueueWords>() + first * 8, &[turn_at(begun)])?;
+        memory.write(size_of::<NicQueueWords>() + first * 8, &[turn_at(begun)])?;
         Ok(DeviceSide { memory, depth })
     }
 
-    /// Returns the value of [`Queue::words`].
-    pub fn words(&self) -> *const QueueWords {
+    /// Returns the value of [`NicQueue::words`].
+    pub fn words(&self) -> *const NicQueueWords {
         self.memory.pointer()
     }
 
-    /// Returns the value of [`Queue::turns`].
+    /// Returns the value of [`NicQueue::turns`].
     pub fn turns(&self) -> *const Word {
-        (self.memory.address() + size_of::<QueueWords>() as u64) as *const Word
+        (self.memory.address() + size_of::<NicQueueWords>() as u64) as *const Word
     }
 
-    /// Returns the value of [`Queue::done`].
+    /// Returns the value of [`NicQueue::done`].
     pub fn done(&self) -> *const Word {
-        (self.memory.address() + (size_of::<QueueWords>() + self.depth * 8) as u64) as *const Word
+        (self.memory.address() + (size_of::<NicQueueWords>() + self.depth * 8) as u64) as *const Word
     }
 
     /// Returns the first error of the queue.
     ///
     /// # Errors
     /// Returns the driver's error if the copy fails.
-    pub fn failure(&self) -> Result<Option<Failure>, DeviceError> {
-        let word = self.word(offset_of!(QueueWords, ended) + 8)?;
-        Ok((word != 0).then_some(Failure(word)))
+    pub fn failure(&self) -> Result<Option<QueueFailure>, DeviceError> {
+        let word = self.word(offset_of!(NicQueueWords, ended) + 8)?;
+        Ok((word != 0).then_some(QueueFailure(word)))
     }
 
     /// Returns the number of requests for which the doorbell was rung.
@@ -256,7 +259,7 @@ impl DeviceSide {
     /// # Errors
     /// Returns the driver's error if the copy fails.
     pub fn rung(&self) -> Result<u64, DeviceError> {
-        self.word(offset_of!(QueueWords, rung))
+        self.word(offset_of!(NicQueueWords, rung))
     }
 
     fn word(&self, offset: usize) -> Result<u64, DeviceError> {
@@ -276,14 +279,14 @@ impl QueueTable {
     /// # Errors
     /// Returns an error if there is not enough memory.
     pub fn new(device: &Device, queues: &[QueueMemory]) -> Result<QueueTable, DeviceError> {
-        let list: Vec<Queue> = queues.iter().map(QueueMemory::queue).collect();
-        let table = device.allocate(Place::Device, size_of_val(&list[..]))?;
+        let list: Vec<NicQueue> = queues.iter().map(QueueMemory::queue).collect();
+        let table = device.allocate(MemoryLocation::Device, size_of_val(&list[..]))?;
         table.write(0, &list)?;
         Ok(QueueTable(table))
     }
 
     /// Returns the address of the descriptions, for kernels.
-    pub fn pointer(&self) -> *const Queue {
+    pub fn pointer(&self) -> *const NicQueue {
         self.0.pointer()
     }
 }

@@ -7,7 +7,7 @@
 //! (requests, doorbells, completions over PCIe) but no network. Their rows show `null`.
 //!
 //! The software NIC also serves tests: it can complete requests in a random order given by a seed, delay or lose
-//! completions, and inject failures ([`Faults`]).
+//! completions, and inject failures ([`QueueFaults`]).
 
 mod card;
 mod channels;
@@ -17,4 +17,4 @@ mod serve;
 pub use card::{CardError, CardOptions, SoftNic};
 pub use channels::{ChannelError, ChannelOptions, Channels, staging_bytes};
 pub use memory::{DeviceSide, QueueMemory, QueueOptions, QueueTable};
-pub use serve::{Faults, Found, Order, Regions};
+pub use serve::{CompletionOrder, QueueFaults, QueueObservations, Regions};

@@ -4,15 +4,15 @@ use super::memory::QueueMemory;
 use cuda_std::memory::{load_relaxed_sys_words, store_release_host_u64};
 use efa_queue::completion::Sent;
 use efa_queue::intake::{Intake, Refusal};
-use efa_queue::request::{self, Body, Request};
-use efa_queue::{Local, Operation, Remote, Status, rules};
+use efa_queue::request::{self, DecodedRequest, RequestData};
+use efa_queue::{CompletionStatus, EfaOperation, Local, Remote, rules};
 use ginlab_base::random::Random;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 /// Order in which requests complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum CompletionOrder {
     /// Immediately, in the order in which they were posted.
     #[default]
     Posted,
@@ -22,7 +22,7 @@ pub enum Order {
 
 /// Faults to inject, for tests. Requests are identified by their number.
 #[derive(Clone, Debug, Default)]
-pub struct Faults {
+pub struct QueueFaults {
     /// Requests that complete with this status.
     pub fail: Vec<(u64, u8)>,
     /// Requests that never complete.
@@ -53,7 +53,7 @@ impl Regions {
 
 /// Observations of the NIC on a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct QueueObservations {
     /// Number of requests that were covered by a doorbell and processed.
     pub requests: u64,
     /// Reason why the queue is no longer served: an invalid action of a kernel, or an injected fault.
@@ -64,8 +64,8 @@ pub struct Found {
 #[derive(Debug)]
 pub(crate) struct Side<'a> {
     queue: &'a QueueMemory,
-    order: Order,
-    faults: &'a Faults,
+    order: CompletionOrder,
+    faults: &'a QueueFaults,
     /// `None` for the null NIC, which reads only the first word of a request.
     regions: Option<&'a Regions>,
     intake: Intake,
@@ -73,7 +73,7 @@ pub(crate) struct Side<'a> {
     written: u64,
     /// Number of requests that succeeded.
     good: u64,
-    held: Vec<(u64, Status)>,
+    held: Vec<(u64, CompletionStatus)>,
     random: Random,
     /// Reason why the queue is no longer served.
     wrong: &'a OnceLock<String>,
@@ -82,15 +82,15 @@ pub(crate) struct Side<'a> {
 impl<'a> Side<'a> {
     pub fn new(
         (queue, wrong): (&'a QueueMemory, &'a OnceLock<String>),
-        order: Order,
-        faults: &'a Faults,
+        order: CompletionOrder,
+        faults: &'a QueueFaults,
         regions: Option<&'a Regions>,
     ) -> Side<'a> {
         let options = queue.options();
         let begun = options.counter;
         let max_batch = faults.batch.unwrap_or(options.max_batch);
         let intake = Intake { seen: begun, depth: options.depth, max_batch };
-        let random = Random(if let Order::Any(seed, _) = order { seed } else { 0 });
+        let random = Random(if let CompletionOrder::Any(seed, _) = order { seed } else { 0 });
         let held = Vec::new();
         Side { queue, order, faults, regions, intake, written: begun, good: begun, held, random, wrong }
     }
@@ -114,7 +114,7 @@ impl<'a> Side<'a> {
 
     /// Processes the requests below `to`.
     fn take(&mut self, to: u64) {
-        let quick = self.order == Order::Posted && self.regions.is_none() && self.is_faultless();
+        let quick = self.order == CompletionOrder::Posted && self.regions.is_none() && self.is_faultless();
         for number in self.intake.seen..to {
             if self.faults.dead.is_some_and(|dead| number >= dead) {
                 let _ = self.wrong.set(format!("dead from request {number} on, by an injected fault"));
@@ -128,7 +128,7 @@ impl<'a> Side<'a> {
             });
             let taken = match checked {
                 Ok(()) if quick => {
-                    self.complete(number, words[0], Status::Ok as u8);
+                    self.complete(number, words[0], CompletionStatus::Ok as u8);
                     Ok(())
                 }
                 Ok(()) => self.serve(number, &words),
@@ -172,30 +172,32 @@ impl<'a> Side<'a> {
     }
 
     /// Performs a request, except for its last `dropped` bytes.
-    fn transfer(&self, request: &Request, dropped: u32) -> Status {
-        let (Some(regions), Body::Memory(local, remote)) = (self.regions, request.body) else { return Status::Ok };
+    fn transfer(&self, request: &DecodedRequest, dropped: u32) -> CompletionStatus {
+        let (Some(regions), RequestData::Memory(local, remote)) = (self.regions, request.body) else {
+            return CompletionStatus::Ok;
+        };
         let Local { address, length, key } = local;
         if length > request::MOST_BYTES {
-            return Status::LocalLength;
+            return CompletionStatus::LocalLength;
         }
         if !regions.covers(key, address, length.into()) {
-            return Status::LocalKey;
+            return CompletionStatus::LocalKey;
         }
         let Remote { address: there, key: theirs, .. } = remote;
         // The address of an empty write is not checked, because a signal without data is an empty write.
         if length > 0 && !regions.covers(theirs, there, length.into()) {
-            return Status::RemoteAddress;
+            return CompletionStatus::RemoteAddress;
         }
-        let (from, to) = if request.operation == Operation::Read { (there, address) } else { (address, there) };
+        let (from, to) = if request.operation == EfaOperation::Read { (there, address) } else { (address, there) };
         // SAFETY: both ranges are in registered memory, which stays valid while the NIC runs. The poster of a request
         // does not access its bytes until it completes.
         unsafe { std::ptr::copy(from as *const u8, to as *mut u8, length.saturating_sub(dropped) as usize) };
-        Status::Ok
+        CompletionStatus::Ok
     }
 
     /// Completes requests that are held back: all of them or, in random order, at most one that the seed selects.
     fn release(&mut self) -> bool {
-        let Order::Any(_, most) = self.order else {
+        let CompletionOrder::Any(_, most) = self.order else {
             let held = std::mem::take(&mut self.held);
             let some = !held.is_empty();
             held.into_iter().for_each(|(number, status)| self.complete(number, 0, status as u8));
@@ -221,7 +223,7 @@ impl<'a> Side<'a> {
     /// Writes a completion. Its first word, which contains the phase, is written last.
     #[inline]
     fn complete(&mut self, number: u64, first: u64, status: u8) {
-        let operation = Operation::of((first >> 16 & 0xf) as u8).unwrap_or(Operation::Write);
+        let operation = EfaOperation::of((first >> 16 & 0xf) as u8).unwrap_or(EfaOperation::Write);
         let options = self.queue.options();
         if self.faults.overrun == Some(number) {
             self.written += u64::from(options.completions);
@@ -244,13 +246,16 @@ impl<'a> Side<'a> {
 
     /// Puts the queue pair in the error state: the next completion reports it, and no further requests are processed.
     fn refuse(&mut self, refusal: Refusal) {
-        self.complete(self.intake.seen, 0, Status::QueuePair as u8);
+        self.complete(self.intake.seen, 0, CompletionStatus::QueuePair as u8);
         // The first reason is kept.
         let _ = self.wrong.set(refusal.to_string());
     }
 
     /// Returns the observations.
-    pub fn found(self) -> Found {
-        Found { requests: self.intake.seen - self.queue.options().counter, wrong: self.wrong.get().cloned() }
+    pub fn found(self) -> QueueObservations {
+        QueueObservations {
+            requests: self.intake.seen - self.queue.options().counter,
+            wrong: self.wrong.get().cloned(),
+        }
     }
 }

@@ -4,10 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 use cuda_std::Kernel;
-use ginlab_bootstrap::{Bootstrap, Options as Meeting};
-use ginlab_cuda::Choice;
+use ginlab_bootstrap::{Bootstrap, BootstrapOptions};
+use ginlab_cuda::DeviceChoice;
 use ginlab_fabric::soft;
-use ginlab_gin::{Fabric, Options, Path, Program, Rule, Signal, Sym, Unread, World};
+use ginlab_gin::{Fabric, PePath, Program, PutSignalRule, Signal, Sym, Unread, World, WorldOptions};
 use kernels::gin::{Context, Thread};
 use kernels::ring::Status;
 use std::net::TcpListener;
@@ -22,14 +22,14 @@ const PUTS: u64 = 5;
 const PUT_TO: u32 = 3;
 
 #[derive(Clone, Copy)]
-struct Args {
+struct SignalsArgs {
     from: Sym<u64>,
     to: Sym<u64>,
     first: Signal,
 }
 
 /// PE 0 signals PE 1 from one thread. No kernel waits for a signal, so arrivals stay unread.
-unsafe fn signals(program: Program<Args>) {
+unsafe fn signals(program: Program<SignalsArgs>) {
     let Program { world, args } = program;
     let mut line = world.context(Thread);
     if world.my_pe() == 0 {
@@ -38,7 +38,7 @@ unsafe fn signals(program: Program<Args>) {
     }
 }
 
-fn signal_all(line: &mut Context<Thread>, args: Args) -> Result<(), Status> {
+fn signal_all(line: &mut Context<Thread>, args: SignalsArgs) -> Result<(), Status> {
     for signal in 0..SIGNALS {
         line.signal_op(args.first.at(signal), 1, 1)?;
     }
@@ -54,23 +54,23 @@ fn signal_all(line: &mut Context<Thread>, args: Args) -> Result<(), Status> {
 
 /// Runs one PE. Returns its unread arrivals after the kernels have ended, the sum of each signal, and the words that
 /// were put.
-fn pe(mut ranks: Bootstrap, rule: Rule) -> (Unread, Vec<u64>, Vec<u64>) {
-    let options = Options {
-        device: Choice::Emulated,
+fn pe(mut ranks: Bootstrap, rule: PutSignalRule) -> (Unread, Vec<u64>, Vec<u64>) {
+    let options = WorldOptions {
+        device: DeviceChoice::Emulated,
         heap_bytes: 1 << 16,
-        path: Path::Direct,
+        path: PePath::Direct,
         fabric: Fabric::named(Some("efa-verbs/soft:p5en"), &[]).unwrap(),
         rule,
         timeout: AMPLE,
-        ..Options::default()
+        ..WorldOptions::default()
     };
     let mut world = World::open(&mut ranks, &options).unwrap();
     let (from, to) = (world.alloc::<u64>(&mut ranks, 2 + PUTS).unwrap(), world.alloc(&mut ranks, 2 + PUTS).unwrap());
     let first = world.signals(&mut ranks, SIGNALS).unwrap();
     world.write(from, &(100..102 + PUTS).collect::<Vec<_>>()).unwrap();
-    let kernel = Kernel::new("signals", signals as unsafe fn(Program<Args>));
+    let kernel = Kernel::new("signals", signals as unsafe fn(Program<SignalsArgs>));
     // SAFETY: the arguments are objects and signals of this world.
-    unsafe { world.launch(&mut ranks, &kernel, 1, 1, Args { from, to, first }) }.unwrap();
+    unsafe { world.launch(&mut ranks, &kernel, 1, 1, SignalsArgs { from, to, first }) }.unwrap();
     world.barrier(&mut ranks).unwrap();
     let wanted = if world.my_pe() == 1 { u64::from(SIGNALS) + 2 + 3 + 1 + PUTS } else { 0 };
     let sums = |world: &World| (0..SIGNALS).map(|signal| world.signal(first.at(signal)).unwrap()).collect::<Vec<_>>();
@@ -85,10 +85,10 @@ fn pe(mut ranks: Bootstrap, rule: Rule) -> (Unread, Vec<u64>, Vec<u64>) {
 }
 
 /// Runs two PEs, each on a thread. Returns the results of PE 1. PE 0 receives nothing.
-fn arrived(rule: Rule) -> (Unread, Vec<u64>, Vec<u64>) {
+fn arrived(rule: PutSignalRule) -> (Unread, Vec<u64>, Vec<u64>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let meeting = || Meeting { timeout: AMPLE, ..Meeting::default() };
+    let meeting = || BootstrapOptions { timeout: AMPLE, ..BootstrapOptions::default() };
     std::thread::scope(|scope| {
         let second = scope.spawn(move || pe(Bootstrap::join(&[address], 1, 2, "a test", meeting()).unwrap(), rule));
         let (unread, ..) = pe(Bootstrap::serve(listener, 2, "a test", meeting()).unwrap(), rule);
@@ -100,7 +100,7 @@ fn arrived(rule: Rule) -> (Unread, Vec<u64>, Vec<u64>) {
 #[test]
 fn counted_signals_are_writes_without_immediates() {
     soft::load("efa-verbs/soft:p5en").unwrap();
-    let (mut by_counter, sums, words) = arrived(Rule::Counter);
+    let (mut by_counter, sums, words) = arrived(PutSignalRule::Counter);
     let mut counts = vec![1; COUNTED as usize];
     counts[PUT_TO as usize] += PUTS;
     assert_eq!((by_counter.counted, by_counter.misplaced), (counts, 0));
@@ -109,7 +109,7 @@ fn counted_signals_are_writes_without_immediates() {
     assert_eq!(by_counter.immediates, [(4, 2), (5, 3), (COUNTED, 1), (COUNTED, 1), (COUNTED + 1, 1)]);
 
     // With rule `kernel`, all signals of the same kernel are immediates.
-    let (by_kernel, same_sums, same_words) = arrived(Rule::Kernel);
+    let (by_kernel, same_sums, same_words) = arrived(PutSignalRule::Kernel);
     assert!(by_kernel.counted.is_empty(), "{by_kernel:?}");
     assert_eq!(by_kernel.immediates.len() as u64, u64::from(SIGNALS) + 3 + PUTS);
     assert_eq!((&sums, &words), (&same_sums, &same_words));

@@ -5,12 +5,12 @@
 
 use cuda_std::{Kernel, args};
 use ginlab_bootstrap::Bootstrap;
-use ginlab_cuda::{Buffer, Device, DeviceError, Place};
+use ginlab_cuda::{Buffer, Device, DeviceError, MemoryLocation};
 use ginlab_fabric::verbs::cards;
-use ginlab_fabric::{Memory, soft};
+use ginlab_fabric::{MemoryRange, soft};
 use ginlab_gin::direct::{ChannelError, ChannelOptions, Channels, staging_bytes};
 use kernels::direct::{self, ChannelHandle};
-use kernels::put_kernel::{Channel, Put};
+use kernels::put_kernel::{Put, PutChannel};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn open(
     abort: &Buffer,
 ) -> Result<Channels, ChannelError> {
     let device = Device::Emulated;
-    let memory = Memory { address: heap.address(), bytes: (HEAP + staging) as usize, cuda_device: None };
+    let memory = MemoryRange { address: heap.address(), bytes: (HEAP + staging) as usize, cuda_device: None };
     let options = ChannelOptions {
         device: &device,
         cards,
@@ -57,7 +57,7 @@ fn open(
 fn memory() -> (Buffer, Buffer) {
     let device = Device::Emulated;
     let bytes = HEAP as usize + staging_bytes(2, SLOTS) as usize;
-    (device.allocate(Place::Host, bytes).unwrap(), device.allocate(Place::Host, 8).unwrap())
+    (device.allocate(MemoryLocation::Host, bytes).unwrap(), device.allocate(MemoryLocation::Host, 8).unwrap())
 }
 
 #[args]
@@ -70,7 +70,7 @@ struct PutArgs {
 unsafe fn put_many(args: PutArgs) {
     // SAFETY: the test keeps both while the grid runs.
     let (channel, stop) = unsafe { (ChannelHandle::new(args.channel), &mut *args.stop) };
-    let mut channel = Channel::new(channel);
+    let mut channel = PutChannel::new(channel);
     let put = |number: u32| Put {
         source_region: 0,
         source_offset: u64::from(number) * 8,
@@ -97,7 +97,7 @@ fn shallow_queue_has_completions_for_rounded_up_slots() {
     let values: Vec<u64> = (1..=u64::from(PUTS)).collect();
     heap.write(0, &values).unwrap();
     let device = Device::Emulated;
-    let stop = device.allocate(Place::Host, 8).unwrap();
+    let stop = device.allocate(MemoryLocation::Host, 8).unwrap();
     let args = PutArgs { channel: channels.table(), stop: stop.pointer() };
     // SAFETY: the arguments outlive the launch.
     let launch = unsafe { device.launch(&Kernel::new("put_many", put_many), 1, 1, args) }.unwrap();

@@ -226,7 +226,7 @@ transfers! {
 }
 
 /// Makes data that has arrived visible.
-pub type Flush = unsafe extern "C" fn(*mut c_void, c_int, *mut c_void, u32, *mut *mut c_void) -> NcclResult;
+pub type Iflush = unsafe extern "C" fn(*mut c_void, c_int, *mut c_void, u32, *mut *mut c_void) -> NcclResult;
 /// Returns whether a request is complete.
 pub type Test = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int) -> NcclResult;
 /// Returns whether an error has occurred.
@@ -262,7 +262,7 @@ macro_rules! tables {
             pub iput: $put,
             pub iput_signal: $put_signal,
             pub iget: $put,
-            pub iflush: Flush,
+            pub iflush: Iflush,
             pub test: Test,
             pub progress: Option<Close>,
             pub query_last_error: QueryLastError,

@@ -1,19 +1,19 @@
 //! State of one rank in an NCCL collective communicator, as seen by NCCL's threads: submitted operations and their
 //! results.
 
-use crate::counts::Counts;
-use crate::operation::Operation;
+use crate::counts::CommunicatorStats;
+use crate::operation::SubmittedOperation;
 use crate::process::{locked, say};
-use crate::queues::{Arena, Block};
+use crate::queues::{Arena, QueueBlock};
 use crate::settings::Settings;
-use crate::wire::Layout;
+use crate::wire::ZoneLayout;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// Registered memory. Its number is the same on every rank, since all ranks register in the same order.
 #[derive(Clone, Copy, Debug)]
-pub struct Region {
+pub struct PluginRegion {
     /// Address of the first byte.
     pub address: u64,
     /// Length in bytes.
@@ -29,7 +29,7 @@ pub struct Region {
 enum Entry {
     /// Reserved. Peers may use the number before this rank has registered the region.
     Coming,
-    Here(Region),
+    Here(PluginRegion),
     Gone,
 }
 
@@ -52,28 +52,28 @@ pub struct Coll {
     /// Settings of the plugin.
     pub settings: Arc<Settings>,
     /// Layout of the slots into which operations are split.
-    pub layout: Layout,
-    asked: Mutex<VecDeque<Operation>>,
+    pub layout: ZoneLayout,
+    asked: Mutex<VecDeque<SubmittedOperation>>,
     /// Whether operations have been submitted. The thread that drives the rails checks this flag instead of taking a
     /// lock.
     news: AtomicBool,
     regions: RwLock<Vec<Entry>>,
     failure: OnceLock<String>,
     /// Queues that kernels write, in the order of their creation.
-    queues: RwLock<Vec<Arc<Block>>>,
+    queues: RwLock<Vec<Arc<QueueBlock>>>,
     /// Number of changes of `queues`.
     queues_changed: AtomicU32,
     /// Memory of these queues.
     pub arena: Mutex<Arena>,
     /// Statistics of sent and received operations.
-    pub counts: Mutex<Counts>,
+    pub counts: Mutex<CommunicatorStats>,
 }
 
 impl Coll {
     /// Creates a communicator without operations.
-    pub fn new(rank: usize, layout: Layout, number: u64, settings: Arc<Settings>, arena: Arena) -> Coll {
+    pub fn new(rank: usize, layout: ZoneLayout, number: u64, settings: Arc<Settings>, arena: Arena) -> Coll {
         let ranks = layout.ranks;
-        let counts = Mutex::new(Counts::new(ranks, settings.trace));
+        let counts = Mutex::new(CommunicatorStats::new(ranks, settings.trace));
         Coll {
             rank,
             ranks,
@@ -95,7 +95,7 @@ impl Coll {
     ///
     /// # Errors
     /// Returns the reason if the communicator has failed.
-    pub fn ask(&self, operation: Operation) -> Result<(), String> {
+    pub fn ask(&self, operation: SubmittedOperation) -> Result<(), String> {
         if let Some(why) = self.failure() {
             return Err(why.to_owned());
         }
@@ -107,7 +107,7 @@ impl Coll {
     }
 
     /// Appends the operations submitted since the last call to `into`.
-    pub fn take(&self, into: &mut Vec<Operation>) {
+    pub fn take(&self, into: &mut Vec<SubmittedOperation>) {
         if self.news.load(Ordering::Relaxed) && self.news.swap(false, Ordering::Acquire) {
             into.extend(locked(&self.asked).drain(..));
         }
@@ -122,7 +122,7 @@ impl Coll {
     }
 
     /// Registers memory under a reserved number.
-    pub fn register(&self, number: u32, region: Region) {
+    pub fn register(&self, number: u32, region: PluginRegion) {
         self.enter(number, Entry::Here(region));
     }
 
@@ -144,7 +144,7 @@ impl Coll {
     }
 
     /// Returns a region; `None` before it is registered and after it is deregistered.
-    pub fn region(&self, number: u32) -> Option<Region> {
+    pub fn region(&self, number: u32) -> Option<PluginRegion> {
         match self.entry(number) {
             Entry::Here(region) => Some(region),
             Entry::Coming | Entry::Gone => None,
@@ -157,20 +157,20 @@ impl Coll {
     }
 
     /// Adds a block of queues.
-    pub fn add_queues(&self, block: Arc<Block>) {
+    pub fn add_queues(&self, block: Arc<QueueBlock>) {
         self.queues.write().unwrap_or_else(PoisonError::into_inner).push(block);
         // Uses release order, which pairs with the load in `queues_since`, whose thread then finds the block.
         self.queues_changed.fetch_add(1, Ordering::Release);
     }
 
     /// Removes a block of queues. Kernels must no longer write them.
-    pub fn remove_queues(&self, block: &Arc<Block>) {
+    pub fn remove_queues(&self, block: &Arc<QueueBlock>) {
         self.queues.write().unwrap_or_else(PoisonError::into_inner).retain(|one| !Arc::ptr_eq(one, block));
         self.queues_changed.fetch_add(1, Ordering::Release);
     }
 
     /// Returns all blocks if they have changed since the call that set `seen`.
-    pub fn queues_since(&self, seen: &mut u32) -> Option<Vec<Arc<Block>>> {
+    pub fn queues_since(&self, seen: &mut u32) -> Option<Vec<Arc<QueueBlock>>> {
         let now = self.queues_changed.load(Ordering::Acquire);
         if now == *seen {
             return None;

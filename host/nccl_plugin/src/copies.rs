@@ -56,10 +56,10 @@ pub trait Copies {
     unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, after_puts: bool) -> Result<(), String>;
 
     /// Inserts a mark after all copies in `queue` so far. Returns its number; marks are numbered from 1.
-    fn mark(&mut self, queue: Queue) -> Result<u64, String>;
+    fn mark(&mut self, queue: CopyDirection) -> Result<u64, String>;
 
     /// Returns the last passed mark of `queue`, or 0. A mark is passed when all copies before it are complete.
-    fn passed(&mut self, queue: Queue) -> Result<u64, String>;
+    fn passed(&mut self, queue: CopyDirection) -> Result<u64, String>;
 
     /// Makes progress. Must be called repeatedly, even without requests.
     fn turn(&mut self) -> Result<(), String> {
@@ -80,7 +80,7 @@ pub trait Copies {
 
 /// Direction of a queue. Its number is the lane of the kernel that serves the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queue {
+pub enum CopyDirection {
     /// Into GPU memory.
     In,
     /// Out of GPU memory.
@@ -110,11 +110,11 @@ impl Copies for NoCopies {
         Err("no GPU in this process".into())
     }
 
-    fn mark(&mut self, _queue: Queue) -> Result<u64, String> {
+    fn mark(&mut self, _queue: CopyDirection) -> Result<u64, String> {
         Ok(0)
     }
 
-    fn passed(&mut self, _queue: Queue) -> Result<u64, String> {
+    fn passed(&mut self, _queue: CopyDirection) -> Result<u64, String> {
         Ok(0)
     }
 

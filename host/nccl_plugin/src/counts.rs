@@ -7,7 +7,7 @@ const CLASSES: usize = 48;
 
 /// Totals of the operations sent to one peer, or received from it.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Flow {
+pub struct PeerTotals {
     /// Number of puts, including those without bytes.
     pub puts: u64,
     /// Total bytes of these puts.
@@ -29,7 +29,7 @@ pub struct Flow {
     pub slowest_ns: u64,
 }
 
-impl Flow {
+impl PeerTotals {
     fn put(&mut self, bytes: u64, signal: Option<u64>) {
         self.puts += 1;
         self.bytes += bytes;
@@ -47,7 +47,7 @@ impl Flow {
 
 /// One operation of a trace.
 #[derive(Clone, Debug, Serialize)]
-pub struct Entry {
+pub struct TraceEntry {
     /// Kind: `put`, `get`, or `arrival` (a put of the peer that has been received).
     pub kind: &'static str,
     /// The other rank.
@@ -72,24 +72,24 @@ pub struct Entry {
 
 /// Statistics and trace of a communicator on one rank.
 #[derive(Debug)]
-pub struct Counts {
+pub struct CommunicatorStats {
     /// Totals of operations sent, by peer.
-    pub to: Vec<Flow>,
+    pub to: Vec<PeerTotals>,
     /// Totals of operations received, by peer.
-    pub from: Vec<Flow>,
+    pub from: Vec<PeerTotals>,
     /// Trace of single operations.
-    pub trace: Vec<Entry>,
+    pub trace: Vec<TraceEntry>,
     room: usize,
     /// Number of operations that were not traced because the trace was full.
     pub missed: u64,
 }
 
-impl Counts {
+impl CommunicatorStats {
     /// Creates statistics for `ranks` peers, with a trace of up to `room` operations.
-    pub fn new(ranks: usize, room: usize) -> Counts {
-        Counts {
-            to: vec![Flow::default(); ranks],
-            from: vec![Flow::default(); ranks],
+    pub fn new(ranks: usize, room: usize) -> CommunicatorStats {
+        CommunicatorStats {
+            to: vec![PeerTotals::default(); ranks],
+            from: vec![PeerTotals::default(); ranks],
             trace: Vec::new(),
             room,
             missed: 0,
@@ -126,7 +126,7 @@ impl Counts {
     }
 
     /// Appends an entry to the trace, or counts it as missed.
-    pub fn note(&mut self, entry: Entry) {
+    pub fn note(&mut self, entry: TraceEntry) {
         if self.trace.len() < self.room {
             self.trace.push(entry);
         } else {
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn puts_are_counted_by_peer_and_size() {
-        let mut counts = Counts::new(2, 1);
+        let mut counts = CommunicatorStats::new(2, 1);
         for bytes in [0, 1, 8, 15, 16] {
             counts.put(1, bytes, (bytes == 8).then_some(3));
         }

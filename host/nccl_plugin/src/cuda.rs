@@ -4,7 +4,7 @@
 //! marks. One call then writes several words, and a passed mark is detected with a load from host memory. Otherwise
 //! words are copied, and marks are events.
 
-use crate::copies::{Copies, Queue};
+use crate::copies::{Copies, CopyDirection};
 use cudarc::driver::sys::{self, CUcontext, CUevent, CUresult, CUstream};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -39,14 +39,14 @@ pub(crate) fn checked(call: &str, result: CUresult) -> Result<(), String> {
 
 /// A CUDA context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Context(CUcontext);
+pub struct CuContext(CUcontext);
 
 // SAFETY: the context is a handle, and a context may be made current on any thread.
-unsafe impl Send for Context {}
+unsafe impl Send for CuContext {}
 
-impl Context {
+impl CuContext {
     /// Returns the calling thread's context; `None` if there is no driver, or the thread has no context.
-    pub fn current() -> Option<Context> {
+    pub fn current() -> Option<CuContext> {
         // SAFETY: the call only tries to load libcuda.
         if !unsafe { sys::is_culib_present() } {
             return None;
@@ -54,7 +54,7 @@ impl Context {
         let mut context: CUcontext = null_mut();
         // SAFETY: `context` is a local variable to write to.
         let result = unsafe { sys::cuCtxGetCurrent(&mut context) };
-        (result == CUresult::CUDA_SUCCESS && !context.is_null()).then_some(Context(context))
+        (result == CUresult::CUDA_SUCCESS && !context.is_null()).then_some(CuContext(context))
     }
 
     /// Runs `act` with this context current on the calling thread.
@@ -269,7 +269,7 @@ impl Drop for PinnedZeros {
 
 /// Copies with the CUDA driver; the module documentation describes them.
 pub struct CudaCopies {
-    context: Context,
+    context: CuContext,
     into: Lane,
     out: Lane,
     /// Two words for marks; `None` if marks are events. Dropped after the lanes, which write them.
@@ -282,7 +282,7 @@ impl CudaCopies {
     ///
     /// # Errors
     /// Returns the driver's error.
-    pub fn open(context: Context, by_stream: bool) -> Result<CudaCopies, String> {
+    pub fn open(context: CuContext, by_stream: bool) -> Result<CudaCopies, String> {
         // SAFETY: NCCL keeps the context longer than its communicators.
         checked("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context.0) })?;
         BOUND.set(context.0 as usize);
@@ -380,17 +380,17 @@ impl Copies for CudaCopies {
         checked(&format!("cuMemcpyDtoHAsync of {bytes} B"), result)
     }
 
-    fn mark(&mut self, queue: Queue) -> Result<u64, String> {
+    fn mark(&mut self, queue: CopyDirection) -> Result<u64, String> {
         match queue {
-            Queue::In => self.into.mark(),
-            Queue::Out => self.out.mark(),
+            CopyDirection::In => self.into.mark(),
+            CopyDirection::Out => self.out.mark(),
         }
     }
 
-    fn passed(&mut self, queue: Queue) -> Result<u64, String> {
+    fn passed(&mut self, queue: CopyDirection) -> Result<u64, String> {
         match queue {
-            Queue::In => self.into.passed(),
-            Queue::Out => self.out.passed(),
+            CopyDirection::In => self.into.passed(),
+            CopyDirection::Out => self.out.passed(),
         }
     }
 

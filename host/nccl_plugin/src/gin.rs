@@ -8,7 +8,7 @@ use crate::abi::{DEVICE_EFA, DeviceHandle, GinConfig, GinProperties, NcclResult,
 use crate::coll::{Coll, RegionHandle};
 use crate::handles::{give, guarded, look, place, refuse, set, take};
 use crate::join::Joined;
-use crate::queues::{self, Block};
+use crate::queues::{self, QueueBlock};
 use crate::setup;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const VERSION: c_int = 2;
 /// Object behind a handle of `createContext`.
 struct Queues {
     coll: Arc<Coll>,
-    block: Arc<Block>,
+    block: Arc<QueueBlock>,
     handle: Box<DeviceHandle>,
 }
 

@@ -4,15 +4,15 @@
 use crate::abi::HANDLE_BYTES;
 use crate::coll::Coll;
 use crate::copies::{Copies, NoCopies};
-use crate::cuda::{Context, CudaCopies};
-use crate::endpoint::{Driven, Endpoint, RankInfo};
+use crate::cuda::{CuContext, CudaCopies};
+use crate::endpoint::{Driven, Endpoint, EndpointInfo};
 use crate::mover::ByKernel;
 use crate::mover::driver::OnGpu;
 use crate::pool::WorkerSlot;
 use crate::queues::Arena;
 use crate::settings::Settings;
-use crate::wire::{Layout, MOST_RANKS};
-use ginlab_bootstrap::{Bootstrap, Options, random_token};
+use crate::wire::{MOST_RANKS, ZoneLayout};
+use ginlab_bootstrap::{Bootstrap, BootstrapOptions, random_token};
 use ginlab_cuda::Device;
 use ginlab_fabric::chosen::BareWrites;
 use ginlab_fabric::libfabric::RailOptions;
@@ -32,13 +32,13 @@ const ADDRESSES: usize = 8;
 
 /// Address and token with which other ranks find a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Handle {
+pub struct RankHandle {
     port: u16,
     token: String,
     addresses: Vec<Ipv4Addr>,
 }
 
-impl Handle {
+impl RankHandle {
     fn encode(&self) -> [u8; HANDLE_BYTES] {
         let mut out = [0; HANDLE_BYTES];
         out[..8].copy_from_slice(&MAGIC);
@@ -51,7 +51,7 @@ impl Handle {
         out
     }
 
-    fn decode(bytes: &[u8; HANDLE_BYTES]) -> Option<Handle> {
+    fn decode(bytes: &[u8; HANDLE_BYTES]) -> Option<RankHandle> {
         let count = usize::from(bytes[10]);
         if bytes[..8] != MAGIC || count == 0 || count > ADDRESSES {
             return None;
@@ -60,7 +60,7 @@ impl Handle {
             let at = 48 + index * 4;
             Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3])
         };
-        Some(Handle {
+        Some(RankHandle {
             port: u16::from_le_bytes([bytes[8], bytes[9]]),
             token: std::str::from_utf8(&bytes[16..48]).ok()?.to_owned(),
             addresses: (0..count).map(address).collect(),
@@ -72,7 +72,7 @@ impl Handle {
 #[derive(Debug)]
 pub struct Listener {
     listener: TcpListener,
-    handle: Handle,
+    handle: RankHandle,
     settings: Arc<Settings>,
 }
 
@@ -99,7 +99,7 @@ impl Listener {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
         let token = random_token().map_err(|error| error.to_string())?;
-        Ok(Listener { listener, handle: Handle { port, token, addresses: addresses() }, settings })
+        Ok(Listener { listener, handle: RankHandle { port, token, addresses: addresses() }, settings })
     }
 
     /// Returns the bytes that NCCL transports to the other ranks.
@@ -123,13 +123,13 @@ impl Joined {
     }
 }
 
-type Opened = Result<(Box<dyn Driven>, RankInfo), String>;
+type Opened = Result<(Box<dyn Driven>, EndpointInfo), String>;
 
 /// Creates a rank's endpoint from its rails, on the thread that will own them.
 struct Start {
     coll: Arc<Coll>,
     chosen: RailPlan,
-    context: Option<Context>,
+    context: Option<CuContext>,
 }
 
 impl RailVisitor for Start {
@@ -156,7 +156,7 @@ impl RailVisitor for Start {
 }
 
 /// Returns the copies for a GPU: with the copy engines and, if requested and possible, also with the kernel.
-fn by_cuda(context: Context, coll: &Coll) -> Result<Box<dyn Copies>, String> {
+fn by_cuda(context: CuContext, coll: &Coll) -> Result<Box<dyn Copies>, String> {
     let engines = CudaCopies::open(context, coll.settings.stream_words)?;
     let Some(blocks) = coll.settings.by_kernel else { return Ok(Box::new(engines)) };
     match OnGpu::open(context, blocks) {
@@ -177,13 +177,14 @@ fn by_cuda(context: Context, coll: &Coll) -> Result<Box<dyn Copies>, String> {
 pub fn join(handles: &[[u8; HANDLE_BYTES]], rank: usize, listener: &Listener) -> Result<Joined, String> {
     static KEYS: AtomicU64 = AtomicU64::new(1);
     let (ranks, settings) = (handles.len(), &listener.settings);
-    let layout = Layout::of(ranks).ok_or_else(|| format!("{ranks} ranks: this plugin joins at most {MOST_RANKS}"))?;
+    let layout =
+        ZoneLayout::of(ranks).ok_or_else(|| format!("{ranks} ranks: this plugin joins at most {MOST_RANKS}"))?;
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let first = Handle::decode(&handles[0])
+    let first = RankHandle::decode(&handles[0])
         .ok_or("rank 0's handle is not from this plugin; check that all ranks load the same plugin")?;
     let fingerprint =
         vec![("GINLAB_RAILS".to_owned(), settings.rails_text()), ("slots".to_owned(), format!("{layout:?}"))];
-    let options = Options { timeout: settings.timeout, fingerprint, ..Options::default() };
+    let options = BootstrapOptions { timeout: settings.timeout, fingerprint, ..BootstrapOptions::default() };
     let mut ranks = if rank == 0 {
         let listener = listener.listener.try_clone().map_err(|error| format!("cannot listen: {error}"))?;
         Bootstrap::serve(listener, ranks, &first.token, options)
@@ -194,7 +195,7 @@ pub fn join(handles: &[[u8; HANDLE_BYTES]], rank: usize, listener: &Listener) ->
     }
     .map_err(|error| text(&error))?;
     let number = u64::from_str_radix(&first.token[..16], 16).unwrap_or_default();
-    let context = Context::current();
+    let context = CuContext::current();
     let arena = Arena::new(context, settings.pretend_gpu.is_some());
     let coll = Arc::new(Coll::new(rank, layout, number, settings.clone(), arena));
     let immediates = Some(unpolled(layout.ranks));
@@ -229,12 +230,12 @@ impl Joined {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let (key, patience) = (self.key, 2 * self.coll.settings.timeout);
         // A failure is also sent to the other ranks, since they wait for this rank.
-        let info: Result<RankInfo, String> = self.seat.ask(patience, "opening rails", move |table| {
+        let info: Result<EndpointInfo, String> = self.seat.ask(patience, "opening rails", move |table| {
             let (driven, info) = open()?;
             table.add(key, driven);
             Ok(info)
         });
-        let infos: Vec<Result<RankInfo, String>> =
+        let infos: Vec<Result<EndpointInfo, String>> =
             ranks.all_gather_values(&info, "addresses and memory keys").map_err(|error| text(&error))?;
         let mut all = Vec::with_capacity(infos.len());
         for (rank, info) in infos.into_iter().enumerate() {
@@ -264,9 +265,9 @@ mod tests {
         let settings = Settings::read(&|_| None).expect("no variables");
         let listener = Listener::open(Arc::new(settings)).expect("a port");
         let bytes = listener.handle();
-        let handle = Handle::decode(&bytes).expect("ours");
+        let handle = RankHandle::decode(&bytes).expect("ours");
         assert_eq!(handle, listener.handle);
         assert_eq!(handle.addresses[0], Ipv4Addr::LOCALHOST);
-        assert_eq!(Handle::decode(&[0; HANDLE_BYTES]), None);
+        assert_eq!(RankHandle::decode(&[0; HANDLE_BYTES]), None);
     }
 }

@@ -16,7 +16,7 @@ static OPENER: Mutex<Option<String>> = Mutex::new(None);
 
 /// An NCCL library of this process.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Library {
+pub struct NcclLibrary {
     path: String,
     /// Version as returned by `ncclGetVersion`; 0 if the library does not have the function.
     version: c_int,
@@ -26,7 +26,7 @@ pub struct Library {
 #[derive(Serialize)]
 struct Loaded {
     rank: String,
-    libraries: Vec<Library>,
+    libraries: Vec<NcclLibrary>,
     opener: Option<String>,
 }
 
@@ -103,8 +103,8 @@ pub fn report() {
         return;
     }
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let libraries: Vec<Library> =
-        paths(&maps).into_iter().map(|path| Library { path: path.to_owned(), version: version(path) }).collect();
+    let libraries: Vec<NcclLibrary> =
+        paths(&maps).into_iter().map(|path| NcclLibrary { path: path.to_owned(), version: version(path) }).collect();
     if libraries.is_empty() {
         return;
     }

@@ -87,7 +87,7 @@ pub struct Source {
 
 /// A location in another rank's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct RemoteLocation {
     /// Number of the region.
     pub region: u32,
     /// Offset from the region's first byte.
@@ -96,9 +96,9 @@ pub struct Place {
 
 /// A signal of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signal {
+pub struct RemoteSignal {
     /// Word to which the signal adds.
-    pub at: Place,
+    pub at: RemoteLocation,
     /// Value that the operation adds.
     pub add: u64,
 }
@@ -113,18 +113,18 @@ pub enum What {
         /// Number of bytes.
         bytes: u64,
         /// Destination of the bytes.
-        to: Place,
+        to: RemoteLocation,
         /// Signal to raise after the bytes, if any.
-        signal: Option<Signal>,
+        signal: Option<RemoteSignal>,
     },
     /// Reads bytes of another rank.
     Get {
         /// Source of the bytes.
-        from: Place,
+        from: RemoteLocation,
         /// Number of bytes.
         bytes: u64,
         /// Destination of the bytes.
-        to: Place,
+        to: RemoteLocation,
     },
     /// Answers another rank's get.
     Answer {
@@ -133,7 +133,7 @@ pub enum What {
         /// Number of bytes.
         bytes: u64,
         /// Destination of the bytes.
-        to: Place,
+        to: RemoteLocation,
         /// Number of the get on that rank.
         get: u64,
     },
@@ -141,7 +141,7 @@ pub enum What {
 
 /// An operation with its peer, its time of submission and its request.
 #[derive(Debug)]
-pub struct Operation {
+pub struct SubmittedOperation {
     /// Kind of operation, with its arguments.
     pub what: What,
     /// The other rank.

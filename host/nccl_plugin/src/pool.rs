@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A function that the thread runs between two iterations.
-pub type Order = Box<dyn FnOnce(&mut Table) + Send>;
+pub type PoolTask = Box<dyn FnOnce(&mut CommunicatorTable) + Send>;
 
 /// Number of iterations without progress after which the thread yields its core.
 const PATIENT_TURNS: u32 = 64;
@@ -32,13 +32,13 @@ const MISTAKE: &str = "a bug of the plugin (see above)";
 
 /// Communicators that one thread drives, by key.
 #[derive(Default)]
-pub struct Table {
+pub struct CommunicatorTable {
     driven: HashMap<u64, Box<dyn Driven>>,
     /// Communicators to close once they are settled or their deadline has passed.
     closing: Vec<(u64, Instant, Sender<()>)>,
 }
 
-impl Table {
+impl CommunicatorTable {
     /// Adds a communicator.
     pub fn add(&mut self, key: u64, driven: Box<dyn Driven>) {
         self.driven.insert(key, driven);
@@ -75,7 +75,7 @@ impl Table {
         }
         if !self.closing.is_empty() {
             let now = Instant::now();
-            let Table { driven, closing } = self;
+            let CommunicatorTable { driven, closing } = self;
             closing.retain(|(key, late, _told)| {
                 let Some(one) = driven.get_mut(key) else { return false };
                 let coll = one.coll().clone();
@@ -112,7 +112,7 @@ fn guarded<T>(act: impl FnOnce() -> T) -> Option<T> {
 }
 
 struct Worker {
-    orders: Sender<Order>,
+    orders: Sender<PoolTask>,
     thread: JoinHandle<()>,
     users: usize,
 }
@@ -122,7 +122,7 @@ static WORKERS: Mutex<Vec<Option<Worker>>> = Mutex::new(Vec::new());
 /// One communicator's share of a thread. Dropping it ends the thread if no other communicator uses it.
 pub struct WorkerSlot {
     index: usize,
-    orders: Sender<Order>,
+    orders: Sender<PoolTask>,
 }
 
 impl WorkerSlot {
@@ -157,10 +157,10 @@ impl WorkerSlot {
         &self,
         timeout: Duration,
         what: &str,
-        order: impl FnOnce(&mut Table) -> Result<T, String> + Send + 'static,
+        order: impl FnOnce(&mut CommunicatorTable) -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
         let (answer, answers) = channel();
-        let order = move |table: &mut Table| {
+        let order = move |table: &mut CommunicatorTable| {
             // The caller may have timed out; ignore errors.
             let _ = answer.send(order(table));
         };
@@ -209,8 +209,8 @@ impl Drop for WorkerSlot {
     }
 }
 
-fn serve(orders: &Receiver<Order>) {
-    let mut table = Table::default();
+fn serve(orders: &Receiver<PoolTask>) {
+    let mut table = CommunicatorTable::default();
     let (mut turns, mut empty) = (0u32, 0u32);
     let mut idle_since: Option<Instant> = None;
     let has_few_cores = std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 4);
@@ -258,10 +258,10 @@ fn serve(orders: &Receiver<Order>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::endpoint::RankInfo;
+    use crate::endpoint::EndpointInfo;
     use crate::queues::Arena;
     use crate::settings::Settings;
-    use crate::wire::Layout;
+    use crate::wire::ZoneLayout;
     use std::sync::Arc;
 
     /// Panics in each call if `panics` is set.
@@ -273,7 +273,7 @@ mod tests {
     }
 
     impl Driven for Broken {
-        fn connect(&mut self, _peers: &[RankInfo]) -> Result<(), String> {
+        fn connect(&mut self, _peers: &[EndpointInfo]) -> Result<(), String> {
             Ok(())
         }
 
@@ -308,7 +308,7 @@ mod tests {
         const PATIENCE: Duration = Duration::from_secs(60);
         let coll = || {
             let settings = Arc::new(Settings::read(&|_| None).expect("no variables"));
-            let layout = Layout::of(1).expect("one rank");
+            let layout = ZoneLayout::of(1).expect("one rank");
             Arc::new(Coll::new(0, layout, 0, settings, Arena::new(None, true)))
         };
         let (broken, whole) = (coll(), coll());
@@ -317,7 +317,7 @@ mod tests {
         let seat = WorkerSlot::take(900, 1000).expect("a thread");
         for (key, coll, panics) in [(1, &broken, true), (2, &whole, false)] {
             let (coll, turns) = (coll.clone(), turns.clone());
-            let add = move |table: &mut Table| {
+            let add = move |table: &mut CommunicatorTable| {
                 table.add(key, Box::new(Broken { coll, turns, panics }));
                 Ok(())
             };

@@ -1,10 +1,10 @@
 //! Functions with which NCCL submits puts and gets, and tests whether they are complete.
 
 use crate::abi::{NcclResult, SIGNAL_ADD, SIGNAL_INC};
-use crate::coll::{Coll, Region, RegionHandle};
+use crate::coll::{Coll, PluginRegion, RegionHandle};
 use crate::handles::{Answer, Context, Refusal, guarded, look, place, refuse, set};
 use crate::join::Joined;
-use crate::operation::{Operation, Place, Request, Signal, Source, What};
+use crate::operation::{RemoteLocation, RemoteSignal, Request, Source, SubmittedOperation, What};
 use crate::process::now_ns;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ unsafe fn stretch(
     offset: u64,
     bytes: u64,
     what: &str,
-) -> Result<(Region, Place), Refusal> {
+) -> Result<(PluginRegion, RemoteLocation), Refusal> {
     // SAFETY: the caller guarantees that the handle is null or valid.
     let handle: &RegionHandle = unsafe { look(handle, what) }?;
     let number = handle.number;
@@ -30,7 +30,7 @@ unsafe fn stretch(
         let text = format!("{what}: {bytes} B at {offset} of region {number}, which has {} B", region.bytes);
         return Err(refuse(NcclResult::ARGUMENT, text));
     }
-    Ok((region, Place { region: number, offset }))
+    Ok((region, RemoteLocation { region: number, offset }))
 }
 
 /// Submits an operation, and returns its request to NCCL.
@@ -46,8 +46,14 @@ unsafe fn ask(context: &Context, number: c_int, rank: u32, parts: u32, what: Wha
     // SAFETY: the caller guarantees that `out` is null or valid for writes.
     let out = unsafe { place(out) }?;
     let request = Request::of(parts);
-    let operation =
-        Operation { what, peer, context: number as u16, at_ns: now_ns(), request: request.clone(), carried: None };
+    let operation = SubmittedOperation {
+        what,
+        peer,
+        context: number as u16,
+        at_ns: now_ns(),
+        request: request.clone(),
+        carried: None,
+    };
     // The reason was printed when the communicator failed.
     coll.ask(operation).map_err(|_| refuse(NcclResult::REMOTE, ""))?;
     out.write(Arc::into_raw(request).cast_mut().cast());
@@ -79,7 +85,7 @@ unsafe fn put(context: *mut c_void, wish: &Wish, out: *mut *mut c_void) -> Answe
     let context: &Context = unsafe { look(context, "context") }?;
     let coll = &context.coll;
     let bytes = wish.bytes as u64;
-    let (mut from, mut to) = (Source { address: 0, cuda: false }, Place::default());
+    let (mut from, mut to) = (Source { address: 0, cuda: false }, RemoteLocation::default());
     if bytes > 0 {
         // SAFETY: NCCL passes handles of `regMrSym`.
         let (source, target) = unsafe {
@@ -112,7 +118,7 @@ unsafe fn put(context: *mut c_void, wish: &Wish, out: *mut *mut c_void) -> Answe
                     ));
                 }
             };
-            Some(Signal { at, add })
+            Some(RemoteSignal { at, add })
         }
     };
     let parts = bytes.div_ceil(coll.layout.room as u64).max(1) as u32;

@@ -1,7 +1,7 @@
 //! Record of each rank: a file per communicator with its statistics.
 
 use crate::coll::Coll;
-use crate::counts::{Entry, Flow};
+use crate::counts::{PeerTotals, TraceEntry};
 use crate::process::{locked, say};
 use ginlab_rails::Counters;
 use serde::Serialize;
@@ -23,10 +23,10 @@ struct Record<'a> {
     copies: &'a str,
     failure: Option<&'a str>,
     ended: bool,
-    to: &'a [Flow],
-    from: &'a [Flow],
+    to: &'a [PeerTotals],
+    from: &'a [PeerTotals],
     not_recorded: u64,
-    trace: &'a [Entry],
+    trace: &'a [TraceEntry],
 }
 
 /// Writes the record if records are requested: after the ranks have connected, on a failure, and at the end, which a

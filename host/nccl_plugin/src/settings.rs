@@ -44,7 +44,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An injected fault at the N-th put or get of this rank, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum PluginFault {
     /// The operation is never sent, and never completes.
     Lost(u64),
     /// The operation fails.
@@ -55,10 +55,10 @@ pub enum Fault {
     Slow(u64),
 }
 
-impl std::str::FromStr for Fault {
+impl std::str::FromStr for PluginFault {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Fault, String> {
+    fn from_str(text: &str) -> Result<PluginFault, String> {
         let unknown = || {
             format!(
                 "{FAULT}: invalid fault {text:?}: expected one of lost:N, error:N, dead:N (the N-th put or get, from \
@@ -68,10 +68,10 @@ impl std::str::FromStr for Fault {
         let (kind, number) = text.split_once(':').ok_or_else(unknown)?;
         let number = number.parse().ok().filter(|number| *number > 0).ok_or_else(unknown)?;
         match kind {
-            "lost" => Ok(Fault::Lost(number)),
-            "error" => Ok(Fault::Error(number)),
-            "dead" => Ok(Fault::Dead(number)),
-            "slow" => Ok(Fault::Slow(number)),
+            "lost" => Ok(PluginFault::Lost(number)),
+            "error" => Ok(PluginFault::Error(number)),
+            "dead" => Ok(PluginFault::Dead(number)),
+            "slow" => Ok(PluginFault::Slow(number)),
             _ => Err(unknown()),
         }
     }
@@ -114,7 +114,7 @@ pub struct Settings {
     /// Value of [`THREADS`].
     pub threads: usize,
     /// Value of [`FAULT`].
-    pub fault: Option<Fault>,
+    pub fault: Option<PluginFault>,
     /// Value of [`RECORDS`].
     pub records: Option<PathBuf>,
     /// Value of [`TRACE`], or 0 without a trace.
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!((all.rails, all.strategy, all.rule), (4, Strategy::Split, Rule::Own));
         assert_eq!(
             (all.timeout, all.threads, all.fault, all.trace),
-            (Duration::from_secs(5), 2, Some(Fault::Lost(3)), 100)
+            (Duration::from_secs(5), 2, Some(PluginFault::Lost(3)), 100)
         );
     }
 

@@ -4,7 +4,7 @@ use crate::abi::{
     DEVICE_PROXY, GinConfig13, HANDLE_BYTES, Logger, MR_NEVER_RESET, NcclResult, PTR_CUDA, PTR_HOST, Properties,
     RmaConfig, RmaProperties, VirtualDevice,
 };
-use crate::coll::{Region, RegionHandle};
+use crate::coll::{PluginRegion, RegionHandle};
 use crate::handles::{Context, Refusal, give, guarded, look, place, refuse, set, take};
 use crate::join::{Joined, Listener, join};
 use crate::loaded;
@@ -188,7 +188,7 @@ pub(crate) unsafe extern "C" fn register(
         };
         let never_reset = flags & MR_NEVER_RESET != 0;
         let number = joined.coll.reserve();
-        joined.coll.register(number, Region { address: data as u64, bytes: bytes as u64, cuda, never_reset });
+        joined.coll.register(number, PluginRegion { address: data as u64, bytes: bytes as u64, cuda, never_reset });
         out.write(give(RegionHandle { number }));
         Ok(())
     })

@@ -1,9 +1,9 @@
 //! Support for tests without a GPU: host memory that is accessed like GPU memory, with delayed copies.
 
-use crate::copies::{Copies, Queue};
-use crate::mover::{ByKernel, Launch};
-use ginlab_cuda::{Buffer, Device, Place};
-use kernels::mover::{Jobs, LANES, LOOK_WORDS, Lane, MOVER, MoverArgs};
+use crate::copies::{Copies, CopyDirection};
+use crate::mover::{ByKernel, MoverLauncher};
+use ginlab_cuda::{Buffer, Device, MemoryLocation};
+use kernels::mover::{Jobs, LANES, LOOK_WORDS, MOVER, MoverArgs, MoverRing};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -104,8 +104,8 @@ pub(crate) struct OnCpu {
 impl OnCpu {
     pub fn new(blocks: u32) -> Result<OnCpu, String> {
         let zeros = |place, bytes| Device::Emulated.allocate(place, bytes).map_err(|error| error.to_string());
-        let lanes = zeros(Place::Host, LANES as usize * size_of::<Lane>())?;
-        let jobs = zeros(Place::Device, LANES as usize * size_of::<Jobs>())?;
+        let lanes = zeros(MemoryLocation::Host, LANES as usize * size_of::<MoverRing>())?;
+        let jobs = zeros(MemoryLocation::Device, LANES as usize * size_of::<Jobs>())?;
         Ok(OnCpu { running: None, lanes, jobs, blocks })
     }
 
@@ -116,8 +116,8 @@ impl OnCpu {
     }
 }
 
-impl Launch for OnCpu {
-    fn lanes(&self) -> *const Lane {
+impl MoverLauncher for OnCpu {
+    fn lanes(&self) -> *const MoverRing {
         self.lanes.pointer()
     }
 
@@ -220,24 +220,24 @@ impl Copies for LateCopies {
         Ok(())
     }
 
-    fn mark(&mut self, queue: Queue) -> Result<u64, String> {
+    fn mark(&mut self, queue: CopyDirection) -> Result<u64, String> {
         let lane = match queue {
-            Queue::In => &mut self.into,
-            Queue::Out => &mut self.out,
+            CopyDirection::In => &mut self.into,
+            CopyDirection::Out => &mut self.out,
         };
         lane.made += 1;
         lane.steps.push_back(Step::Mark(lane.made));
         Ok(lane.made)
     }
 
-    fn passed(&mut self, queue: Queue) -> Result<u64, String> {
+    fn passed(&mut self, queue: CopyDirection) -> Result<u64, String> {
         match queue {
-            Queue::In => self.step_in(),
-            Queue::Out => self.out.step(),
+            CopyDirection::In => self.step_in(),
+            CopyDirection::Out => self.out.step(),
         }
         Ok(match queue {
-            Queue::In => self.into.passed,
-            Queue::Out => self.out.passed,
+            CopyDirection::In => self.into.passed,
+            CopyDirection::Out => self.out.passed,
         })
     }
 

@@ -1,6 +1,6 @@
 //! Contents of a slot: a header, followed by the bytes.
 
-use crate::operation::Place;
+use crate::operation::RemoteLocation;
 use ginlab_fabric::same_host::MAX_SENDERS;
 
 /// Number of bytes of a header.
@@ -23,7 +23,7 @@ const MOST: usize = 128 << 10;
 
 /// Division of the zones into slots, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct ZoneLayout {
     /// Number of ranks.
     pub ranks: usize,
     /// Number of slots per rank.
@@ -32,13 +32,13 @@ pub struct Layout {
     pub room: usize,
 }
 
-impl Layout {
+impl ZoneLayout {
     /// Returns the layout for `ranks` ranks, or `None` if there are none or more than [`MOST_RANKS`].
-    pub fn of(ranks: usize) -> Option<Layout> {
+    pub fn of(ranks: usize) -> Option<ZoneLayout> {
         let few = (ALL_SLOTS / ranks.max(1)).clamp(LEAST_SLOTS, MOST_SLOTS);
         let slots = (NAMES / ranks.max(1)).min(few);
         let room = (ZONE / (ranks.max(1) * slots.max(1))).clamp(LEAST, MOST) & !4095;
-        (1..=MOST_RANKS).contains(&ranks).then_some(Layout { ranks, slots, room })
+        (1..=MOST_RANKS).contains(&ranks).then_some(ZoneLayout { ranks, slots, room })
     }
 
     /// Returns the distance between two slots in bytes.
@@ -66,7 +66,7 @@ impl Layout {
 /// Kind of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum SlotKind {
     /// Bytes of a put, or only its signal.
     Put = 1,
     /// Request of a get.
@@ -77,9 +77,9 @@ pub enum Kind {
 
 /// Header of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct SlotHeader {
     /// Kind of the slot.
-    pub kind: Kind,
+    pub kind: SlotKind,
     /// Whether the operation has a signal.
     pub signals: bool,
     /// Number of NCCL's context.
@@ -93,9 +93,9 @@ pub struct Header {
     /// Number of slots of the operation.
     pub parts: u32,
     /// Destination of the bytes in this slot. For a get, the source of its bytes.
-    pub at: Place,
+    pub at: RemoteLocation,
     /// Word of the signal. For a get, the destination of its bytes.
-    pub then: Place,
+    pub then: RemoteLocation,
     /// Value that the signal adds.
     pub add: u64,
     /// Total number of bytes of the operation.
@@ -112,7 +112,7 @@ pub struct Header {
     pub among: u64,
 }
 
-impl Header {
+impl SlotHeader {
     /// Offset of the word in which the receiver keeps a signal's new value until it has been copied to the GPU. The
     /// word is a field that has already been read by then.
     pub const SCRATCH: usize = 120;
@@ -145,27 +145,27 @@ impl Header {
     }
 
     /// Decodes a header; `None` if no rank can have written these bytes.
-    pub fn decode(bytes: &[u8; HEADER]) -> Option<Header> {
+    pub fn decode(bytes: &[u8; HEADER]) -> Option<SlotHeader> {
         let word = |index: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&bytes[8 + index * 8..16 + index * 8]);
             u64::from_le_bytes(word)
         };
         let kind = match bytes[0] {
-            1 => Kind::Put,
-            2 => Kind::Get,
-            3 => Kind::Answer,
+            1 => SlotKind::Put,
+            2 => SlotKind::Get,
+            3 => SlotKind::Answer,
             _ => return None,
         };
-        Some(Header {
+        Some(SlotHeader {
             kind,
             signals: bytes[1] & 1 != 0,
             context: u16::from_le_bytes([bytes[2], bytes[3]]),
             bytes: u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
             number: word(0),
             parts: word(1) as u32,
-            at: Place { region: word(2) as u32, offset: word(3) },
-            then: Place { region: (word(2) >> 32) as u32, offset: word(4) },
+            at: RemoteLocation { region: word(2) as u32, offset: word(3) },
+            then: RemoteLocation { region: (word(2) >> 32) as u32, offset: word(4) },
             add: word(5),
             total: word(6),
             get: word(7),
@@ -183,16 +183,16 @@ mod tests {
 
     #[test]
     fn headers_round_trip() {
-        let header = Header {
-            kind: Kind::Answer,
+        let header = SlotHeader {
+            kind: SlotKind::Answer,
             signals: true,
             context: 515,
             bytes: 77,
             number: 1 << 40,
             turn: 1 << 39 | 7,
             parts: 9,
-            at: Place { region: 5, offset: 1 << 41 },
-            then: Place { region: u32::MAX, offset: 3 },
+            at: RemoteLocation { region: 5, offset: 1 << 41 },
+            then: RemoteLocation { region: u32::MAX, offset: 3 },
             add: u64::MAX,
             total: 123,
             get: 456,
@@ -200,24 +200,27 @@ mod tests {
             behind: 987,
             among: 1 << 63 | 5,
         };
-        assert_eq!(Header::decode(&header.encode()), Some(header));
-        assert_eq!(Header::decode(&[0; HEADER]), None);
+        assert_eq!(SlotHeader::decode(&header.encode()), Some(header));
+        assert_eq!(SlotHeader::decode(&[0; HEADER]), None);
     }
 
     #[test]
     fn slots_are_disjoint_with_unique_names() {
         for ranks in [1, 2, 3, 8, 64, 1024] {
-            let layout = Layout::of(ranks).expect("that many");
+            let layout = ZoneLayout::of(ranks).expect("that many");
             let last = layout.header(ranks - 1, layout.slots - 1) + HEADER + layout.room;
             assert!(layout.header(0, 1) - layout.header(0, 0) >= HEADER + layout.room && last <= layout.bytes());
             assert!((layout.name(ranks - 1, layout.slots - 1) as usize) < NAMES && layout.room >= 4096, "{layout:?}");
             assert!(layout.bytes() < 40 << 20 || ranks > 64, "{layout:?}");
         }
-        assert_eq!((Layout::of(0), Layout::of(1025)), (None, None));
+        assert_eq!((ZoneLayout::of(0), ZoneLayout::of(1025)), (None, None));
     }
 
     #[test]
     fn rank_limit_matches_inbox_senders() {
-        assert!(Layout::of(MAX_SENDERS).is_some() && Layout::of(MAX_SENDERS + 1).is_none(), "{MAX_SENDERS} senders");
+        assert!(
+            ZoneLayout::of(MAX_SENDERS).is_some() && ZoneLayout::of(MAX_SENDERS + 1).is_none(),
+            "{MAX_SENDERS} senders"
+        );
     }
 }

@@ -105,7 +105,7 @@ fn queues(ours: &mut Ours) {
     ours.is("ncclNetDeviceHandle_v11_t", size_of::<DeviceHandle>());
     ours.is("efa_cuda_wq_v0", size_of::<WorkQueue>());
     ours.is("efa_cuda_wr_ctx_v0", size_of::<RequestPlaces>());
-    ours.is("efa_cuda_qp_v1", size_of::<Pair>());
+    ours.is("efa_cuda_qp_v1", size_of::<EfaCudaQp>());
     ours.is("nccl_ofi_gin_gdaki_dev_endpoint_handle", size_of::<Poster>());
     ours.is("nccl_ofi_gin_gdaki_dev_counter_handle", size_of::<CounterHandle>());
     ours.is("nccl_ofi_gin_gdaki_dev_handle", size_of::<ContextHandle>());
@@ -166,10 +166,10 @@ fn queues(ours: &mut Ours) {
         ours.is(name, offset);
     }
     for (name, offset) in [
-        ("Q.comp_mask", offset_of!(Pair, comp_mask)),
-        ("Q.sq.wq", offset_of!(Pair, send)),
-        ("Q.sq.wr_ctx", offset_of!(Pair, places)),
-        ("Q.rq.wq", offset_of!(Pair, receive)),
+        ("Q.comp_mask", offset_of!(EfaCudaQp, comp_mask)),
+        ("Q.sq.wq", offset_of!(EfaCudaQp, send)),
+        ("Q.sq.wr_ctx", offset_of!(EfaCudaQp, places)),
+        ("Q.rq.wq", offset_of!(EfaCudaQp, receive)),
     ] {
         ours.is(name, offset);
     }

@@ -29,7 +29,7 @@ pub(super) struct Queued {
     pub(super) read: bool,
 }
 
-impl rails::Piece for Queued {
+impl rails::Queueable for Queued {
     #[inline(always)]
     fn bytes(&self) -> u64 {
         self.bytes

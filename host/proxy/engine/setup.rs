@@ -22,7 +22,7 @@ impl<R: Rail> Engine<R> {
     /// Returns the provider's error if the registration fails on a rail.
     pub unsafe fn register(
         &mut self,
-        memory: ginlab_fabric::Memory,
+        memory: ginlab_fabric::MemoryRange,
         access: Access,
         staged_from: Option<Stage>,
     ) -> Result<Vec<RemoteRegion>, FabricError> {

@@ -4,7 +4,7 @@
 use super::waiting::{After, Draining, NO_TICKET, SignalRule, Signals};
 use super::{Engine, EngineError, Queued, Route};
 use crate::signal_order::{Immediate, Lacks, MOST_RANKS, Rule, head, part};
-use ginlab_fabric::{Access, Memory, Rail};
+use ginlab_fabric::{Access, MemoryRange, Rail};
 use kernels::command::{Command, Opcode, signal_of};
 
 /// Value of [`Queued::local_region`] for values inline in commands.
@@ -42,7 +42,8 @@ impl<R: Rail> Engine<R> {
     /// Returns the provider's error if the registration fails on a rail.
     pub fn accept_values(&mut self) -> Result<(), EngineError> {
         let words: Box<[u64]> = vec![0; self.window.next_power_of_two()].into();
-        let memory = Memory { address: words.as_ptr() as u64, bytes: size_of_val::<[u64]>(&words), cuda_device: None };
+        let memory =
+            MemoryRange { address: words.as_ptr() as u64, bytes: size_of_val::<[u64]>(&words), cuda_device: None };
         let mut on_rail = Vec::with_capacity(self.queues.len());
         for rail in self.rails_mut() {
             // SAFETY: the words do not move, because they are boxed. They are dropped together with the regions, once

@@ -2,7 +2,7 @@
 
 use super::{ANSWERS_PER_RECORD, EMPTY_POLLS_BEFORE_YIELD, Halt, Orders, Server};
 use crate::ring::answer_flag;
-use crate::trace::{Sampling, Times, Trace};
+use crate::trace::{CommandTimes, ProxyTrace, Sampling};
 use crate::{Snapshot, Writes};
 use ginlab_base::backoff::Backoff;
 use ginlab_base::progress;
@@ -85,9 +85,9 @@ impl<R: Rail> Orders for Server<'_, R> {
         })
     }
 
-    fn trace(&mut self, sampling: Option<Sampling>) -> Result<Vec<Times>, Halt> {
+    fn trace(&mut self, sampling: Option<Sampling>) -> Result<Vec<CommandTimes>, Halt> {
         let rails = self.engine.rails().len();
-        let begun = sampling.map(|sampling| Box::new(Trace::new(sampling, rails, self.published)));
+        let begun = sampling.map(|sampling| Box::new(ProxyTrace::new(sampling, rails, self.published)));
         let ended = std::mem::replace(&mut self.trace, begun);
         Ok(ended.map(|trace| trace.finish()).unwrap_or_default())
     }

@@ -8,7 +8,7 @@ use kuva::plot::{BarPlot, LinePlot, ScatterPlot};
 use kuva::render::layout::{Layout, TickFormat};
 use kuva::render::plots::Plot;
 
-use super::{Chart, ChartError, Kind, Mark, Palette, Point, label};
+use super::{AxisScale, Chart, ChartError, Mark, Palette, Point, label};
 
 /// Maximum number of ticks on an axis of powers of two.
 const POWERS: f64 = 9.0;
@@ -37,7 +37,7 @@ impl Chart {
     }
 
     fn categories(&self) -> &[String] {
-        if let Kind::Categories(names) = &self.x.kind { names } else { &[] }
+        if let AxisScale::Categories(names) = &self.x.kind { names } else { &[] }
     }
 
     fn longest_category(&self) -> usize {
@@ -53,10 +53,10 @@ impl Chart {
     /// Returns the position of a value on the horizontal axis. Sizes and counts are swept in powers of two.
     fn place(&self, x: f64) -> f64 {
         match self.x.kind {
-            Kind::Linear => x,
-            Kind::Log => x.log2(),
+            AxisScale::Linear => x,
+            AxisScale::Log => x.log2(),
             // kuva counts categories from 1.
-            Kind::Categories(_) => x + 1.0,
+            AxisScale::Categories(_) => x + 1.0,
         }
     }
 
@@ -145,13 +145,13 @@ impl Chart {
         let places = || self.series.iter().flat_map(|series| &series.points).map(|point| self.place(point.x));
         let (low, high) = places().fold((f64::MAX, f64::MIN), |(low, high), at| (low.min(at), high.max(at)));
         match &self.x.kind {
-            Kind::Categories(names) => {
+            AxisScale::Categories(names) => {
                 layout = layout.with_x_categories(names.clone());
                 if self.is_upright() {
                     layout = layout.with_x_tick_rotate(-90.0);
                 }
             }
-            Kind::Log => {
+            AxisScale::Log => {
                 let step = ((high - low) / POWERS).ceil().max(1.0);
                 layout = layout
                     .with_x_axis_min((low / step).floor() * step)
@@ -159,7 +159,7 @@ impl Chart {
                     .with_x_tick_step(step)
                     .with_x_tick_format(TickFormat::Custom(Arc::new(move |at| shown_x(at.exp2().round()))));
             }
-            Kind::Linear => {
+            AxisScale::Linear => {
                 layout = layout.with_x_tick_format(TickFormat::Custom(Arc::new(shown_x)));
                 // A number of ranks is an integer, so there are no ticks in between.
                 if high - low <= POWERS && places().all(|at| at.fract() == 0.0) {
@@ -167,7 +167,7 @@ impl Chart {
                 }
             }
         }
-        if self.y.kind == Kind::Log {
+        if self.y.kind == AxisScale::Log {
             layout = layout.with_log_y();
         } else if self.series.iter().flat_map(|series| &series.points).all(|point| point.y >= 0.0) {
             layout = layout.with_y_axis_min(0.0);

@@ -25,7 +25,7 @@ pub use self::palette::Palette;
 pub(crate) use self::query::few;
 pub use self::query::{Picture, Query};
 pub(crate) use self::records::is_soft;
-pub use self::records::{Kind as FileKind, Record, Records};
+pub use self::records::{FileKind, FileRecord, Records};
 
 /// Maximum number of series that colours, dashes and markers can distinguish.
 pub const MOST_SERIES: usize = 24;
@@ -81,14 +81,14 @@ pub struct Axis {
     /// Quantity that the axis shows, with the unit.
     pub label: String,
     /// Scale of the axis.
-    pub kind: Kind,
+    pub kind: AxisScale,
     /// Whether the values are sizes: ticks are at powers of two, and written as 64, 4K, 1M.
     pub binary: bool,
 }
 
 /// Scale of an axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum AxisScale {
     /// Linear.
     Linear,
     /// Logarithmic.

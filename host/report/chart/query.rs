@@ -1,8 +1,8 @@
 //! Selection of the rows and columns of a chart.
 
 use super::filter::{Filter, shown};
-use super::records::{Record, is_soft, number};
-use super::{Axis, Chart, ChartError, Kind, MOST_SERIES, Mark, Point, Records, SIDES, Series, label};
+use super::records::{FileRecord, is_soft, number};
+use super::{Axis, AxisScale, Chart, ChartError, MOST_SERIES, Mark, Point, Records, SIDES, Series, label};
 use crate::each_once;
 
 /// Ratio of the largest to the smallest value above which an axis is logarithmic, unless the query specifies its scale.
@@ -77,7 +77,7 @@ pub struct Picture {
 
 /// A row that is drawn.
 struct Drawn<'a> {
-    row: &'a Record,
+    row: &'a FileRecord,
     series: usize,
     point: Point,
 }
@@ -128,7 +128,7 @@ impl Query {
                 self.range.as_ref().and_then(|[low, high]| records.number(row, low).zip(records.number(row, high)));
             drawn.push(Drawn { row, series, point: Point { x, y, range } });
         }
-        let text_on_x = matches!(kind, Kind::Categories(_)) && self.x.len() == 1;
+        let text_on_x = matches!(kind, AxisScale::Categories(_)) && self.x.len() == 1;
         let mark = match (self.in_bars(), text_on_x) {
             (true, _) if self.stacked => Mark::Stacked,
             (true, _) => Mark::Bars,
@@ -159,7 +159,7 @@ impl Query {
             kind: self.y_kind(&drawn)?,
             binary: label::is_binary(&self.y),
         };
-        let rows: Vec<&Record> = drawn.iter().map(|drawn| drawn.row).collect();
+        let rows: Vec<&FileRecord> = drawn.iter().map(|drawn| drawn.row).collect();
         let title = self.title.clone().unwrap_or_else(|| default_title(records, &rows, &x.label, &y.label));
         let chart = Chart {
             title,
@@ -190,8 +190,8 @@ impl Query {
     }
 
     /// Returns the rows that pass the filters.
-    fn passed<'a>(&self, records: &'a Records) -> Result<Vec<&'a Record>, ChartError> {
-        let mut rows: Vec<&Record> = records.rows().iter().collect();
+    fn passed<'a>(&self, records: &'a Records) -> Result<Vec<&'a FileRecord>, ChartError> {
+        let mut rows: Vec<&FileRecord> = records.rows().iter().collect();
         if rows.is_empty() {
             return Err(ChartError::Empty("the files have none".into()));
         }
@@ -211,9 +211,9 @@ impl Query {
     fn usable<'a>(
         &self,
         records: &Records,
-        rows: &[&'a Record],
+        rows: &[&'a FileRecord],
         notes: &mut Vec<String>,
-    ) -> Result<Vec<&'a Record>, ChartError> {
+    ) -> Result<Vec<&'a FileRecord>, ChartError> {
         let (mut not_ok, mut without) = (0, 0);
         let mut usable = Vec::new();
         // Files that ginlab did not measure itself may have no status.
@@ -251,7 +251,7 @@ impl Query {
     }
 
     /// Returns the kind of the horizontal axis, and the position of each row on it.
-    fn places(&self, records: &Records, rows: &[&Record]) -> Result<(Kind, Vec<f64>), ChartError> {
+    fn places(&self, records: &Records, rows: &[&FileRecord]) -> Result<(AxisScale, Vec<f64>), ChartError> {
         let numbers: Option<Vec<f64>> = match &self.x[..] {
             [x] if !self.in_bars() => rows.iter().map(|row| records.number(row, x)).collect(),
             _ => None,
@@ -262,7 +262,7 @@ impl Query {
         if self.x_log == Some(true) {
             return Err(no_log('x', &format!("{} consists of categories", self.x.join(","))));
         }
-        let name = |row: &&Record| {
+        let name = |row: &&FileRecord| {
             let numbers = self.x.iter().all(|name| records.number(row, name).is_some());
             let parts = self.x.iter().map(|name| match value(name, records.field(row, name)) {
                 // A number next to a text needs the name of its column.
@@ -272,11 +272,11 @@ impl Query {
             parts.collect::<Vec<_>>().join(if numbers { "x" } else { " " })
         };
         let (names, members) = grouped(rows.iter().map(name));
-        Ok((Kind::Categories(names), members.into_iter().map(|index| index as f64).collect()))
+        Ok((AxisScale::Categories(names), members.into_iter().map(|index| index as f64).collect()))
     }
 
     /// Returns the names of the series, and the index of each row's series.
-    fn series_of(&self, records: &Records, rows: &[&Record]) -> (Vec<String>, Vec<usize>) {
+    fn series_of(&self, records: &Records, rows: &[&FileRecord]) -> (Vec<String>, Vec<usize>) {
         grouped(rows.iter().map(|row| {
             let parts = self.series.iter().map(|name| (name, records.field(row, name)));
             // A number needs the name of its column, as in `rails=4`.
@@ -296,7 +296,7 @@ impl Query {
         }))
     }
 
-    fn y_kind(&self, drawn: &[Drawn]) -> Result<Kind, ChartError> {
+    fn y_kind(&self, drawn: &[Drawn]) -> Result<AxisScale, ChartError> {
         if self.in_bars() && self.y_log == Some(true) {
             return Err(no_log('y', "bars start at zero"));
         }
@@ -339,7 +339,7 @@ impl Query {
     }
 
     /// Returns the caption: device, fabric, conditions and files.
-    fn caption(&self, records: &Records, rows: &[&Record]) -> String {
+    fn caption(&self, records: &Records, rows: &[&FileRecord]) -> String {
         let mut parts: Vec<String> = ["device", "fabric"]
             .into_iter()
             .map(|name| (name, values_of(records, rows, name)))
@@ -378,7 +378,7 @@ pub fn few(values: &[String]) -> String {
     }
 }
 
-fn values_of(records: &Records, rows: &[&Record], name: &str) -> Vec<String> {
+fn values_of(records: &Records, rows: &[&FileRecord], name: &str) -> Vec<String> {
     if !records.has(name) {
         return Vec::new();
     }
@@ -391,18 +391,18 @@ fn no_log(axis: char, why: &str) -> ChartError {
 }
 
 /// Returns the scale of an axis: as requested, or according to the values.
-fn kind(axis: char, asked: Option<bool>, values: &[f64]) -> Result<Kind, ChartError> {
+fn kind(axis: char, asked: Option<bool>, values: &[f64]) -> Result<AxisScale, ChartError> {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     match asked {
         Some(true) if low <= 0.0 => Err(no_log(axis, &format!("one value is {low}"))),
-        Some(true) => Ok(Kind::Log),
-        None if low > 0.0 && high / low > WIDE => Ok(Kind::Log),
-        _ => Ok(Kind::Linear),
+        Some(true) => Ok(AxisScale::Log),
+        None if low > 0.0 && high / low > WIDE => Ok(AxisScale::Log),
+        _ => Ok(AxisScale::Linear),
     }
 }
 
-fn default_title(records: &Records, rows: &[&Record], x: &str, y: &str) -> String {
+fn default_title(records: &Records, rows: &[&FileRecord], x: &str, y: &str) -> String {
     match values_of(records, rows, "experiment").join(", ") {
         none if none.is_empty() => format!("{y} by {x}"),
         experiments => format!("{experiments}: {y} by {x}"),
@@ -410,7 +410,7 @@ fn default_title(records: &Records, rows: &[&Record], x: &str, y: &str) -> Strin
 }
 
 /// Returns the reasons why these figures are not measurements of the hardware, if any.
-fn notice(records: &Records, rows: &[&Record]) -> Option<String> {
+fn notice(records: &Records, rows: &[&FileRecord]) -> Option<String> {
     let count =
         |name: &str, unreal: fn(&str) -> bool| rows.iter().filter(|row| unreal(records.field(row, name))).count();
     let reasons = [

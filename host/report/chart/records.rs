@@ -16,7 +16,7 @@ pub const FILE: &str = "file";
 
 /// Kind of a file's rows, determined by its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// Measurements.
     Rows,
     /// Stages of the time of a put.
@@ -25,7 +25,7 @@ pub enum Kind {
     Listing,
 }
 
-impl Kind {
+impl FileKind {
     /// Returns the kind, or the missing columns.
     fn of(header: &::csv::StringRecord) -> Result<Self, String> {
         let has = |name: &str| header.iter().any(|column| column == name);
@@ -44,18 +44,18 @@ impl Kind {
 #[derive(Clone, Debug, Default)]
 pub struct Records {
     columns: Vec<String>,
-    rows: Vec<Record>,
+    rows: Vec<FileRecord>,
 }
 
 /// A row of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct FileRecord {
     /// Line at which the row starts in its file.
     pub(crate) line: u64,
     fields: Vec<String>,
 }
 
-impl Record {
+impl FileRecord {
     /// Returns the trimmed field at the given position.
     fn get(&self, place: usize) -> &str {
         self.fields.get(place).map_or("", |field| field.trim())
@@ -82,7 +82,7 @@ impl Records {
         let mut records = Self::empty();
         for (path, name) in paths.iter().zip(names) {
             let file = File::open(path).map_err(|source| ChartError::Read { path: path.into(), source })?;
-            if records.add(file, path, name)? == Kind::Listing {
+            if records.add(file, path, name)? == FileKind::Listing {
                 let known = |needed: &&str| !records.columns.iter().any(|column| column == needed);
                 let missing: Vec<&str> = NEEDED.into_iter().filter(known).collect();
                 return Err(ChartError::Foreign { path: path.clone(), missing: missing.join(", ") });
@@ -92,19 +92,19 @@ impl Records {
     }
 
     /// Reads a text of any kind. `name` is its file name, and `path` its path in errors.
-    pub fn of_text(text: impl Read, path: &Path, name: &str) -> Result<(Kind, Self), ChartError> {
+    pub fn of_text(text: impl Read, path: &Path, name: &str) -> Result<(FileKind, Self), ChartError> {
         let mut records = Self::empty();
         Ok((records.add(text, path, name)?, records))
     }
 
-    fn add(&mut self, text: impl Read, path: &Path, name: &str) -> Result<Kind, ChartError> {
+    fn add(&mut self, text: impl Read, path: &Path, name: &str) -> Result<FileKind, ChartError> {
         let broken = |error: ::csv::Error| match error.kind() {
             ::csv::ErrorKind::Io(_) => ChartError::Read { path: path.into(), source: error.into() },
             _ => ChartError::Broken { path: path.into(), why: error.to_string() },
         };
         let mut reader = ::csv::Reader::from_reader(text);
         let header = reader.headers().map_err(broken)?.clone();
-        let kind = Kind::of(&header).map_err(|missing| ChartError::Foreign { path: path.into(), missing })?;
+        let kind = FileKind::of(&header).map_err(|missing| ChartError::Foreign { path: path.into(), missing })?;
         let places: Vec<usize> = header.iter().map(|column| self.add_column(column)).collect();
         let schema = header.iter().any(|column| column == "schema");
         for row in reader.into_records() {
@@ -115,7 +115,7 @@ impl Records {
             for (place, field) in places.iter().zip(&row) {
                 fields[*place] = field.into();
             }
-            let record = Record { line, fields };
+            let record = FileRecord { line, fields };
             let found = self.field(&record, "schema");
             if schema && found.parse() != Ok(SCHEMA) {
                 let place = format!("{}, line {line}", path.display());
@@ -136,20 +136,20 @@ impl Records {
             for row in &part.rows {
                 let mut fields = vec![String::new(); joined.columns.len()];
                 places.iter().zip(&row.fields).for_each(|(place, field)| fields[*place] = field.clone());
-                joined.rows.push(Record { line: row.line, fields });
+                joined.rows.push(FileRecord { line: row.line, fields });
             }
         }
         joined
     }
 
     /// Returns records with the same columns and only the rows that pass.
-    pub fn only(&self, passes: impl Fn(&Record) -> bool) -> Self {
+    pub fn only(&self, passes: impl Fn(&FileRecord) -> bool) -> Self {
         let rows = self.rows.iter().filter(|row| passes(row)).cloned().collect();
         Self { columns: self.columns.clone(), rows }
     }
 
     /// Adds a column that is computed for each row.
-    pub fn derive(&mut self, name: &str, of: impl Fn(&Self, &Record) -> Option<f64>) {
+    pub fn derive(&mut self, name: &str, of: impl Fn(&Self, &FileRecord) -> Option<f64>) {
         let fields: Vec<String> =
             self.rows.iter().map(|row| of(self, row).map(|value| format!("{value:.5e}")).unwrap_or_default()).collect();
         let place = self.add_column(name);
@@ -160,17 +160,17 @@ impl Records {
     }
 
     /// Returns the field of a row by the name of its column; empty if there is none.
-    pub fn field<'a>(&self, row: &'a Record, name: &str) -> &'a str {
+    pub fn field<'a>(&self, row: &'a FileRecord, name: &str) -> &'a str {
         self.columns.iter().position(|known| known == name).map_or("", |place| row.get(place))
     }
 
     /// Returns the field as a number, if it is one.
-    pub fn number(&self, row: &Record, name: &str) -> Option<f64> {
+    pub fn number(&self, row: &FileRecord, name: &str) -> Option<f64> {
         number(self.field(row, name))
     }
 
     /// Returns which part of a row was not measured on the hardware that it describes, if any.
-    pub fn unreal(&self, row: &Record) -> Option<&'static str> {
+    pub fn unreal(&self, row: &FileRecord) -> Option<&'static str> {
         let fabric = self.field(row, "fabric");
         match (self.field(row, "device") == "emulated", fabric.starts_with("model:")) {
             (true, true) => Some("emulated, modelled"),
@@ -211,7 +211,7 @@ impl Records {
     }
 
     /// Returns all rows, in the order of the files.
-    pub fn rows(&self) -> &[Record] {
+    pub fn rows(&self) -> &[FileRecord] {
         &self.rows
     }
 }

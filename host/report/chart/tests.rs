@@ -71,7 +71,7 @@ fn small_file_becomes_chart() {
         ["left out 2 of 7 rows: 1 with a status other than ok, 1 without size_bytes or time_us_p50"]
     );
     let chart = &picture.chart;
-    assert_eq!((&chart.x.kind, &chart.y.kind, chart.mark), (&Kind::Log, &Kind::Log, Mark::Lines));
+    assert_eq!((&chart.x.kind, &chart.y.kind, chart.mark), (&AxisScale::Log, &AxisScale::Log, Mark::Lines));
     let names: Vec<_> = chart.series.iter().map(|series| (series.name.as_str(), series.points.len())).collect();
     assert_eq!(names, [("quiet", 3), ("nbi", 2)]);
     assert_eq!(chart.series[0].points[0], Point { x: 64.0, y: 5.0, range: Some((4.0, 9.0)) });
@@ -133,10 +133,14 @@ fn filters_know_sizes_numbers_and_nothing() {
 #[test]
 fn categories_keep_order_of_file() {
     let picture = query("grid,block", "mode", &["rails=1", "size_bytes=64,4K,1M"]).chart(&records()).unwrap();
-    assert_eq!(picture.chart.x.kind, Kind::Categories(list("1x32,8x32,132x32")));
+    assert_eq!(picture.chart.x.kind, AxisScale::Categories(list("1x32,8x32,132x32")));
     assert_eq!(picture.chart.x.label, "grid x block");
     let mixed = query("mode,rails", "", &["size_bytes=64"]).chart(&records()).unwrap();
-    assert_eq!(mixed.chart.x.kind, Kind::Categories(list("quiet rails=1,nbi rails=1")), "a number alone says nothing");
+    assert_eq!(
+        mixed.chart.x.kind,
+        AxisScale::Categories(list("quiet rails=1,nbi rails=1")),
+        "a number alone says nothing"
+    );
     let mut bars = query("mode", "rails", &["size_bytes=64"]);
     bars.bars = true;
     let svg = bars.chart(&records()).unwrap().chart.drawn();
@@ -174,7 +178,7 @@ fn stacked_bars_start_at_preceding_end() {
     let chart = query.chart(&read(rows)).unwrap().chart;
     assert_eq!(
         (chart.mark, &chart.x.kind),
-        (Mark::Stacked, &Kind::Categories(vec!["quiet 64".into(), "nbi 4K".into()]))
+        (Mark::Stacked, &AxisScale::Categories(vec!["quiet 64".into(), "nbi 4K".into()]))
     );
     assert_eq!(piles(&chart), [[(0.0, 1.0), (1.0, 4.0)], [(0.0, 0.5), (0.5, 2.0)]]);
     assert_well_formed(&chart.drawn());

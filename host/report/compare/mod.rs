@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use strum::EnumMessage;
 
-pub use self::rows::{Compared, Times, Verdict, compare, verdict};
+pub use self::rows::{Compared, RowTimes, Verdict, compare, verdict};
 use super::chart::{ChartError, FileKind, few};
 use super::run::Run;
 use super::{Catalog, Key};

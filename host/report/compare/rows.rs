@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use strum::{Display, EnumMessage};
 
 use super::listing;
-use crate::chart::{ChartError, FileKind, Record};
+use crate::chart::{ChartError, FileKind, FileRecord};
 use crate::column::rounded;
 use crate::run::Run;
 
@@ -44,7 +44,7 @@ impl Serialize for Verdict {
 
 /// Times of one row in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Times {
+pub struct RowTimes {
     /// Median.
     pub median: f64,
     /// Lower and upper end of the times, if the row contains them.
@@ -92,20 +92,20 @@ impl Compared {
 }
 
 /// Returns the median and the range of a row's times.
-fn times(run: &Run, row: &Record) -> Option<Times> {
+fn times(run: &Run, row: &FileRecord) -> Option<RowTimes> {
     let number = |column: &str| run.records.number(row, column);
     if run.kind == FileKind::Stages {
         // Percentiles of single operations: the range below the median is assumed to equal the range above it.
         let median = number("p50_us")?;
-        return Some(Times { median, spread: number("p99_us").map(|p99| (2.0 * median - p99, p99)) });
+        return Some(RowTimes { median, spread: number("p99_us").map(|p99| (2.0 * median - p99, p99)) });
     }
     let single = number("repeats").is_some_and(|repeats| repeats < 2.0);
     let ends = number("time_us_min").zip(number("time_us_p99").or_else(|| number("time_us_max")));
-    Some(Times { median: number("time_us_p50")?, spread: ends.filter(|_| !single) })
+    Some(RowTimes { median: number("time_us_p50")?, spread: ends.filter(|_| !single) })
 }
 
 /// Returns the verdict on time `b` compared with `a`.
-pub fn verdict(a: Times, b: Times) -> Verdict {
+pub fn verdict(a: RowTimes, b: RowTimes) -> Verdict {
     if a.median <= 0.0 || b.median <= 0.0 {
         return Verdict::CannotSay("a time of zero".into());
     }
@@ -135,7 +135,7 @@ pub fn compare(a: &Run, b: &Run, chosen: &[&'static str]) -> Result<Vec<Compared
     }
     let both = |column: &&&str| [a, b].into_iter().all(|run| run.records.has(column));
     let columns: Vec<&'static str> = chosen.iter().filter(both).copied().collect();
-    let identity = |run: &Run, row: &Record| -> Identity {
+    let identity = |run: &Run, row: &FileRecord| -> Identity {
         let value = |column: &'static str| match (column, run.records.field(row, column)) {
             ("device", device) => device.split_once(':').map_or(device, |(kind, _)| kind).to_owned(),
             (_, value) => value.to_owned(),
@@ -143,7 +143,7 @@ pub fn compare(a: &Run, b: &Run, chosen: &[&'static str]) -> Result<Vec<Compared
         columns.iter().map(|column| (*column, value(column))).collect()
     };
     // Rows that are equal in all of these columns are repeats of one measurement, and are matched in order.
-    let mut theirs: BTreeMap<_, VecDeque<&Record>> = BTreeMap::new();
+    let mut theirs: BTreeMap<_, VecDeque<&FileRecord>> = BTreeMap::new();
     for row in b.records.rows() {
         theirs.entry(identity(b, row)).or_default().push_back(row);
     }
@@ -154,13 +154,13 @@ pub fn compare(a: &Run, b: &Run, chosen: &[&'static str]) -> Result<Vec<Compared
         compared.push(pair(identity, Some((a, row)), other.map(|other| (b, other))));
     }
     // The remaining rows, in the order of the file.
-    let mut left: Vec<&Record> = theirs.into_values().flatten().collect();
+    let mut left: Vec<&FileRecord> = theirs.into_values().flatten().collect();
     left.sort_by_key(|row| row.line);
     compared.extend(left.into_iter().map(|row| pair(identity(b, row), None, Some((b, row)))));
     Ok(compared)
 }
 
-type Side<'a> = Option<(&'a Run, &'a Record)>;
+type Side<'a> = Option<(&'a Run, &'a FileRecord)>;
 
 fn pair(identity: Identity, a: Side, b: Side) -> Compared {
     let number = |side: Side, column: &str| side.and_then(|(run, row)| run.records.number(row, column));
@@ -203,8 +203,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn times() -> impl Strategy<Value = Times> {
-        (0.001f64..1e6, 0.0f64..0.9, 0.0f64..3.0, any::<bool>()).prop_map(|(median, below, above, known)| Times {
+    fn times() -> impl Strategy<Value = RowTimes> {
+        (0.001f64..1e6, 0.0f64..0.9, 0.0f64..3.0, any::<bool>()).prop_map(|(median, below, above, known)| RowTimes {
             median,
             spread: known.then_some((median * (1.0 - below), median * (1.0 + above))),
         })
@@ -225,9 +225,9 @@ mod tests {
 
         #[test]
         fn noise_wider_than_difference_hides_it(median in 0.001f64..1e6, by in 0.0f64..0.5) {
-            let wide = |median: f64| Times { median, spread: Some((0.5 * median, 1.5 * median)) };
+            let wide = |median: f64| RowTimes { median, spread: Some((0.5 * median, 1.5 * median)) };
             prop_assert_eq!(verdict(wide(median), wide(median * (1.0 + by))), Verdict::Same);
-            let narrow = |median: f64| Times { median, spread: Some((median, median)) };
+            let narrow = |median: f64| RowTimes { median, spread: Some((median, median)) };
             if by > 1e-6 {
                 prop_assert!(matches!(verdict(narrow(median), narrow(median * (1.0 + by))), Verdict::Slower(_)));
             }

@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 use maud::{Markup, html};
 
 use super::{Page, Section, expected, picture};
-use crate::chart::{Record, few, label};
-use crate::figures::Figure;
+use crate::chart::{FileRecord, few, label};
+use crate::figures::PageChart;
 use crate::run::Run;
-use crate::{Best, Catalog, Finding, Headline, Key, each_once};
+use crate::{Best, BestValue, Catalog, Headline, Key, each_once};
 
 /// Maximum number of charts at the start.
 pub const SHOWN: usize = 8;
@@ -18,16 +18,16 @@ const NAMED: usize = 6;
 /// Moves the most informative charts out of the sections: one of the first kind from each experiment, then one of the
 /// second kind, and so on. Charts of real hardware precede others. Charts of several series precede those of one, and
 /// charts with more points precede those with fewer.
-pub fn most_telling(sections: &mut [Section]) -> Vec<Figure> {
+pub fn most_telling(sections: &mut [Section]) -> Vec<PageChart> {
     let mut shown = Vec::new();
     for round in 0..SHOWN {
         for section in sections.iter_mut() {
-            let lists: Vec<&mut Vec<Figure>> = section.lists().collect();
+            let lists: Vec<&mut Vec<PageChart>> = section.lists().collect();
             // Keeps at least one chart in the section.
             if shown.len() == SHOWN || lists.iter().map(|list| list.len()).sum::<usize>() < 2 {
                 continue;
             }
-            let of_round = |figure: &Figure| figure.place.0 == round;
+            let of_round = |figure: &PageChart| figure.place.0 == round;
             let best = lists
                 .into_iter()
                 .filter_map(|list| {
@@ -44,14 +44,14 @@ pub fn most_telling(sections: &mut [Section]) -> Vec<Figure> {
 }
 
 /// Returns the rank of a chart, which is smallest for the most informative chart.
-pub fn rank(figure: &Figure) -> (bool, bool, Reverse<usize>) {
+pub fn rank(figure: &PageChart) -> (bool, bool, Reverse<usize>) {
     let chart = &figure.chart;
     (chart.notice.is_some(), chart.series.len() < 2, Reverse(chart.points()))
 }
 
 /// Returns the first section. If findings are given, they replace the machine and the headlines that the experiments
 /// declare.
-pub fn section(page: &Page, sections: &[Section], shown: &[Figure]) -> Markup {
+pub fn section(page: &Page, sections: &[Section], shown: &[PageChart]) -> Markup {
     html! {
         section #found {
             h2 { "Findings" }
@@ -81,14 +81,14 @@ fn machine(runs: &[Run]) -> Markup {
 }
 
 /// The best row of a headline.
-struct Found<'a> {
+struct BestRow<'a> {
     unreal: Option<&'static str>,
     value: f64,
     run: &'a Run,
-    row: &'a Record,
+    row: &'a FileRecord,
 }
 
-impl Found<'_> {
+impl BestRow<'_> {
     fn field(&self, column: &str) -> &str {
         self.run.records.field(self.row, column)
     }
@@ -100,17 +100,17 @@ fn best<'a>(
     column: &str,
     which: Best,
     only: &[(&str, &str)],
-) -> Option<Found<'a>> {
+) -> Option<BestRow<'a>> {
     // The null rail moves no bytes, so its bandwidth is meaningless.
     let moves = |fabric: &str| fabric != "null" || !column.starts_with("bandwidth");
-    let found = |run: &'a Run, row: &'a Record| {
+    let found = |run: &'a Run, row: &'a FileRecord| {
         let records = &run.records;
         let counts = matches!(records.field(row, "status"), "" | "ok")
             && records.field(row, "suspect").is_empty()
             && moves(records.field(row, "fabric"))
             && only.iter().all(|(column, value)| records.field(row, column) == *value);
         let value = records.number(row, column).filter(|_| counts)?;
-        Some(Found { unreal: records.unreal(row), value, run, row })
+        Some(BestRow { unreal: records.unreal(row), value, run, row })
     };
     let key = |value: f64| if which == Best::Least { value } else { -value };
     runs.flat_map(|run| run.records.rows().iter().filter_map(move |row| found(run, row))).min_by(|one, two| {
@@ -124,7 +124,7 @@ fn unit(catalog: Catalog, column: &str) -> &'static str {
 
 /// Returns the table of the best figures of each experiment.
 fn bests_table(catalog: Catalog, sections: &[Section]) -> Markup {
-    let found: Vec<(&Headline, Found)> = sections
+    let found: Vec<(&Headline, BestRow)> = sections
         .iter()
         .flat_map(|section| section.about.headlines.iter().map(move |headline| (headline, section)))
         .filter_map(|(headline, section)| {
@@ -135,7 +135,7 @@ fn bests_table(catalog: Catalog, sections: &[Section]) -> Markup {
     if found.is_empty() {
         return html! {};
     }
-    let measured_as = |headline: &Headline, found: &Found| {
+    let measured_as = |headline: &Headline, found: &BestRow| {
         let said = |name: &str| name == "experiment" || headline.only.iter().any(|(column, _)| *column == name);
         let named = catalog.chosen().into_iter().filter(|name| !said(name));
         let named = named.map(|name| (name, found.field(name))).filter(|(_, value)| !value.is_empty());
@@ -166,8 +166,8 @@ fn bests_table(catalog: Catalog, sections: &[Section]) -> Markup {
 }
 
 /// Returns the table of findings with their references. A finding without a measurement also has a row.
-fn findings_table(page: &Page, findings: &[Finding]) -> Markup {
-    let figure = |finding: &Finding, found: &Option<Found>| match found {
+fn findings_table(page: &Page, findings: &[BestValue]) -> Markup {
+    let figure = |finding: &BestValue, found: &Option<BestRow>| match found {
         Some(found) => {
             html! { td.number { strong { (label::short(found.value)) " " (unit(page.catalog, finding.column)) } } }
         }
@@ -202,7 +202,7 @@ fn findings_table(page: &Page, findings: &[Finding]) -> Markup {
 
 /// Returns the figures of the newest file that has both values, or of the newest that has the first one. Measured
 /// figures take precedence over modelled ones.
-fn newest<'a>(runs: &'a [Run], finding: &Finding) -> (Option<Found<'a>>, Option<Found<'a>>) {
+fn newest<'a>(runs: &'a [Run], finding: &BestValue) -> (Option<BestRow<'a>>, Option<BestRow<'a>>) {
     let of = runs.iter().filter(|run| run.experiment() == finding.experiment);
     let both = of.filter_map(|run| {
         let of = |rows: &str| {
@@ -217,7 +217,7 @@ fn newest<'a>(runs: &'a [Run], finding: &Finding) -> (Option<Found<'a>>, Option<
 }
 
 /// Returns the cell with the ratio of the two figures.
-fn ratio(finding: &Finding, found: &Option<Found>, beside: &Option<Found>) -> Markup {
+fn ratio(finding: &BestValue, found: &Option<BestRow>, beside: &Option<BestRow>) -> Markup {
     let ratio = found.as_ref().zip(beside.as_ref()).map(|(found, beside)| found.value / beside.value);
     // Ratios that are shown as 1.00 are not marked as better.
     let better = ratio.is_some_and(|ratio| if finding.best == Best::Least { ratio < 0.995 } else { ratio >= 1.005 });
@@ -225,7 +225,7 @@ fn ratio(finding: &Finding, found: &Option<Found>, beside: &Option<Found>) -> Ma
 }
 
 /// Returns device, fabric and date of a figure.
-fn place(found: &Found) -> Markup {
+fn place(found: &BestRow) -> Markup {
     let device = found.field("device").trim_start_matches("gpu:").trim_start_matches("NVIDIA ");
     let date = found.run.fact(Key::Date).unwrap_or_default();
     html! { (device) ", " (found.field("fabric")) @if let Some(day) = date.get(..10) { ", " span { (day) } } }
@@ -272,7 +272,7 @@ mod tests {
 
     /// Returns the cells of the table's only row.
     fn cells(runs: &[Run]) -> Vec<String> {
-        let finding = Finding::least("proxy", "time_us_p50", "a put").of("case=put").beside("a peer", "case=peer");
+        let finding = BestValue::least("proxy", "time_us_p50", "a put").of("case=put").beside("a peer", "case=peer");
         let findings = [finding];
         let page = Page {
             title: "t",

@@ -17,9 +17,9 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::chart::Palette;
 use super::compare::Comparison;
 use super::each_once;
-use super::figures::{self, Figure, Figures};
+use super::figures::{self, PageChart, RunCharts};
 use super::run::Run;
-use super::{About, Catalog, Finding, Key, Role};
+use super::{About, BestValue, Catalog, ColumnRole, Key};
 
 /// Number of charts of a run that are not folded.
 const AT_ONCE: usize = 4;
@@ -48,7 +48,7 @@ pub struct Page<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Newest<'a> {
     /// Findings to show.
-    pub findings: &'a [Finding],
+    pub findings: &'a [BestValue],
     /// File name of the overview without `.html`. The names of the other pages start with it.
     pub stem: &'a str,
 }
@@ -61,26 +61,26 @@ pub struct Built {
     /// File name and HTML document of the page of each experiment, to which an overview links.
     pub parts: Vec<(String, String)>,
     /// Charts, with distinct names.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<PageChart>,
 }
 
 struct Section<'a> {
     experiment: String,
     about: &'a About,
-    runs: Vec<(&'a Run, Figures)>,
-    several: Figures,
+    runs: Vec<(&'a Run, RunCharts)>,
+    several: RunCharts,
 }
 
 impl Section<'_> {
     /// Returns the lists of charts: of several runs together, then of each run.
-    fn lists(&mut self) -> impl Iterator<Item = &mut Vec<Figure>> {
+    fn lists(&mut self) -> impl Iterator<Item = &mut Vec<PageChart>> {
         std::iter::once(&mut self.several)
             .chain(self.runs.iter_mut().map(|(_, figures)| figures))
             .map(|figures| &mut figures.drawn)
     }
 
     /// Returns the most informative chart of the experiment's first kind.
-    fn telling(&self) -> Option<&Figure> {
+    fn telling(&self) -> Option<&PageChart> {
         let all = std::iter::once(&self.several).chain(self.runs.iter().map(|(_, figures)| figures));
         all.flat_map(|figures| &figures.drawn).min_by_key(|figure| (figure.place.0, found::rank(figure)))
     }
@@ -94,7 +94,7 @@ impl Page<'_> {
         let whole = few || self.newest.is_some();
         let mut shown = if whole { Vec::new() } else { found::most_telling(&mut sections) };
         let below = sections.iter_mut().flat_map(Section::lists).flatten();
-        let mut all: Vec<&mut Figure> = shown.iter_mut().chain(below).collect();
+        let mut all: Vec<&mut PageChart> = shown.iter_mut().chain(below).collect();
         let palette = Palette::of(all.iter().map(|figure| &figure.chart));
         let mut names = BTreeSet::new();
         for figure in &mut all {
@@ -130,7 +130,7 @@ impl Page<'_> {
         experiments.into_iter().map(section).collect()
     }
 
-    fn figures(&self, run: &Run) -> Figures {
+    fn figures(&self, run: &Run) -> RunCharts {
         let mut figures = figures::of_run(run, self.catalog);
         if self.newest.is_some() {
             let all = figures.drawn.len();
@@ -145,7 +145,7 @@ impl Page<'_> {
         figures
     }
 
-    fn document(&self, sections: &[Section], shown: &[Figure]) -> Markup {
+    fn document(&self, sections: &[Section], shown: &[PageChart]) -> Markup {
         let main = html! {
             (found::section(self, sections, shown))
             @if let Some((comparison, a, b)) = self.comparison {
@@ -281,7 +281,7 @@ fn section(section: &Section, open: bool, flat: bool) -> Markup {
 }
 
 /// Returns the runs of a directory, folded.
-fn folder(runs: &[(&Run, Figures)]) -> Markup {
+fn folder(runs: &[(&Run, RunCharts)]) -> Markup {
     let place = runs.first().map_or("", |(run, _)| run.folder());
     let ways = each_once(runs.iter().flat_map(|(run, _)| run.unreal()));
     html! {
@@ -295,7 +295,7 @@ fn folder(runs: &[(&Run, Figures)]) -> Markup {
     }
 }
 
-fn article(run: &Run, figures: &Figures) -> Markup {
+fn article(run: &Run, figures: &RunCharts) -> Markup {
     html! {
         article {
             h3 { (run.name) @for way in run.unreal() { " " span.unreal { (way) } } }
@@ -329,7 +329,7 @@ fn facts(run: &Run) -> Markup {
     }
 }
 
-fn drawn(figures: &Figures) -> Markup {
+fn drawn(figures: &RunCharts) -> Markup {
     html! {
         @let (first, more) = figures.drawn.split_at(figures.drawn.len().min(AT_ONCE));
         @if !first.is_empty() { div.figures { @for figure in first { (picture(figure)) } } }
@@ -352,7 +352,7 @@ fn drawn(figures: &Figures) -> Markup {
     }
 }
 
-fn picture(figure: &Figure) -> Markup {
+fn picture(figure: &PageChart) -> Markup {
     html! {
         figure {
             // Wide charts scroll within their own box, which the keyboard can focus.
@@ -385,7 +385,7 @@ fn words(catalog: Catalog) -> Markup {
                         tbody { @for (column, experiments) in catalog.columns() { tr {
                             td { code { (column.name) } }
                             td { (column.unit) }
-                            td { @if column.role == Role::Measured { "measured" } @else { "chosen" } }
+                            td { @if column.role == ColumnRole::Measured { "measured" } @else { "chosen" } }
                             td { (column.meaning) }
                             td { @if experiments.is_empty() { "all" } @else { (experiments.join(", ")) } }
                         } } }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::Data;
-use super::select::{Word, words};
+use super::select::{MarkerWord, words};
 use crate::chart::{Filter, Palette, Query, Records};
 
 /// Returns the name and the text of the SVG file of a marker.
@@ -13,14 +13,14 @@ pub fn svg(body: &str, data: &Data) -> Result<(String, String), String> {
     let list = |value: &str| value.split(',').map(str::to_owned).collect::<Vec<_>>();
     for word in words(body)? {
         match word {
-            Word::Names(given) if given[0].ends_with(".csv") => files.extend(given),
-            Word::Names(given) if given[0].ends_with(".svg") => target = given.into_iter().next(),
-            Word::Names(given) => return Err(format!("neither a .csv nor a .svg file: {}", given.join(","))),
-            Word::Condition(name, values) => {
+            MarkerWord::Names(given) if given[0].ends_with(".csv") => files.extend(given),
+            MarkerWord::Names(given) if given[0].ends_with(".svg") => target = given.into_iter().next(),
+            MarkerWord::Names(given) => return Err(format!("neither a .csv nor a .svg file: {}", given.join(","))),
+            MarkerWord::Condition(name, values) => {
                 let values: Vec<&str> = values.iter().map(String::as_str).collect();
                 query.filters.push(Filter::one_of(&name, &values));
             }
-            Word::Option(name, value) => match (name.as_str(), value.as_str()) {
+            MarkerWord::Option(name, value) => match (name.as_str(), value.as_str()) {
                 ("x", _) => query.x = list(&value),
                 ("y", _) => query.y = value,
                 ("series", _) => query.series = list(&value),

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::chart::{ChartError, Records};
-use crate::{ReportError, Target, WholeFile};
+use crate::{OutputTarget, ReportError, WholeFile};
 use select::Selection;
 
 /// Parts of a repository that contain pages.
@@ -86,7 +86,7 @@ impl Generated {
     /// Writes the pages and charts that have changed.
     pub fn write(&self) -> Result<(), PageError> {
         for (path, text) in &self.files {
-            WholeFile::create("the page", &Target::File(path.clone()))?.write(text.as_bytes())?;
+            WholeFile::create("the page", &OutputTarget::File(path.clone()))?.write(text.as_bytes())?;
         }
         Ok(())
     }

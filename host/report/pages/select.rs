@@ -3,7 +3,7 @@
 use ginlab_base::size;
 
 use super::Data;
-use crate::chart::{Filter, Record, Records, few, label};
+use crate::chart::{FileRecord, Filter, Records, few, label};
 use crate::each_once;
 
 /// Values of a column that a row may have.
@@ -11,7 +11,7 @@ pub type Condition = (String, Vec<String>);
 
 /// A word of a marker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum MarkerWord {
     /// `NAME=VALUE,VALUE`
     Condition(String, Vec<String>),
     /// `NAME:VALUE`
@@ -21,7 +21,7 @@ pub enum Word {
 }
 
 /// Splits a marker into words. Quoted text may contain blanks, commas, `=` and `:`.
-pub fn words(text: &str) -> Result<Vec<Word>, String> {
+pub fn words(text: &str) -> Result<Vec<MarkerWord>, String> {
     const QUOTED: [(char, char); 4] = [(' ', '\u{1}'), (',', '\u{2}'), ('=', '\u{3}'), (':', '\u{4}')];
     let parts: Vec<&str> = text.split('"').collect();
     if parts.len().is_multiple_of(2) {
@@ -36,9 +36,9 @@ pub fn words(text: &str) -> Result<Vec<Word>, String> {
     };
     let list = |text: &str| text.split(',').map(shown).collect();
     let word = |word: &str| match word.find(['=', ':']).map(|at| (&word[..at], &word[at..=at], &word[at + 1..])) {
-        Some((name, "=", values)) => Word::Condition(name.into(), list(values)),
-        Some((name, _, value)) => Word::Option(name.into(), shown(value)),
-        None => Word::Names(list(word)),
+        Some((name, "=", values)) => MarkerWord::Condition(name.into(), list(values)),
+        Some((name, _, value)) => MarkerWord::Option(name.into(), shown(value)),
+        None => MarkerWord::Names(list(word)),
     };
     Ok(hidden.collect::<String>().split_whitespace().map(word).collect())
 }
@@ -72,10 +72,10 @@ impl Selection {
         let mut selection = Self::default();
         for word in words(text)? {
             match word {
-                Word::Names(names) if names[0].ends_with(".csv") => selection.files = names,
-                Word::Names(names) => selection.columns = names,
-                Word::Condition(name, values) => selection.conditions.push((name, values)),
-                Word::Option(name, value) => selection.option(&name, &value)?,
+                MarkerWord::Names(names) if names[0].ends_with(".csv") => selection.files = names,
+                MarkerWord::Names(names) => selection.columns = names,
+                MarkerWord::Condition(name, values) => selection.conditions.push((name, values)),
+                MarkerWord::Option(name, value) => selection.option(&name, &value)?,
             }
         }
         Ok(selection)
@@ -85,7 +85,7 @@ impl Selection {
         let invalid = |allowed: &str| format!("invalid {name}:{value}: expected {allowed}");
         match name {
             "over" => match words(value)?.pop() {
-                Some(Word::Condition(name, values)) => self.over.push((name, values)),
+                Some(MarkerWord::Condition(name, values)) => self.over.push((name, values)),
                 _ => return Err(invalid("over:COLUMN=VALUE")),
             },
             "of" => {
@@ -189,7 +189,7 @@ impl Selection {
             let records = data.records(file)?;
             let column = |name: &str| records.column(name).map_err(|error| format!("{file}: {error}"));
             self.columns.iter().try_for_each(|name| column(name))?;
-            let mut rows: Vec<&Record> = records.rows().iter().collect();
+            let mut rows: Vec<&FileRecord> = records.rows().iter().collect();
             for (name, values) in conditions {
                 column(name)?;
                 let values: Vec<&str> = values.iter().map(String::as_str).collect();
@@ -214,7 +214,7 @@ impl Selection {
 }
 
 /// Returns the values of a column in these rows.
-fn found(records: &Records, rows: &[&Record], name: &str) -> String {
+fn found(records: &Records, rows: &[&FileRecord], name: &str) -> String {
     let values = each_once(rows.iter().map(|row| records.field(row, name).to_owned()));
     format!("the rows have {}", few(&values))
 }

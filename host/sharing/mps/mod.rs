@@ -25,9 +25,9 @@ use nix::unistd::getppid;
 
 use existing::Existing;
 use ginlab_bootstrap as bootstrap;
-use ginlab_cuda::{self as cuda, Device, Place as Memory};
+use ginlab_cuda::{self as cuda, Device, MemoryLocation};
 use ginlab_topology as topology;
-use server::Place;
+use server::MpsLocation;
 
 pub use existing::{DEFAULT, PIPE};
 pub use server::PROGRAM;
@@ -36,7 +36,7 @@ pub use server::PROGRAM;
 ///
 /// The first paragraph of each variant is its `--help` text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Choice {
+pub enum MpsChoice {
     /// If ranks share a GPU and there is no server
     #[default]
     Auto,
@@ -61,7 +61,7 @@ pub enum Service {
 
 /// Result of [`before_ranks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum MpsStep {
     /// This process continues and starts the ranks.
     Here,
     /// Another process ran the whole run, including its output, and exited with this code.
@@ -70,11 +70,11 @@ pub enum Step {
 
 /// A run whose ranks ginlab starts on this machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct LocalRun {
     /// Whether a server may be started.
-    pub choice: Choice,
+    pub choice: MpsChoice,
     /// Device on which kernels run.
-    pub device: cuda::Choice,
+    pub device: cuda::DeviceChoice,
     /// Number of ranks that launch kernels, starting with rank 0.
     pub ranks: usize,
     /// Number of GPUs to assume, for tests. `None` to query the driver.
@@ -98,29 +98,29 @@ pub fn service() -> Service {
 /// initializes CUDA.
 ///
 /// If a server is started, the rest of the run takes place in another process. This call waits for the end of that
-/// process and then returns [`Step::Ended`]. A failure to start a server is not an error: [`service`] then returns the
-/// reason.
-pub fn before_ranks(asked: &Asked) -> Step {
+/// process and then returns [`MpsStep::Ended`]. A failure to start a server is not an error: [`service`] then returns
+/// the reason.
+pub fn before_ranks(asked: &LocalRun) -> MpsStep {
     let decided = |service: Service| {
         // The result is ignored, because the service may already be set: a process has only one run.
         let _ = SERVICE.set(service);
-        Step::Here
+        MpsStep::Here
     };
     if let Some(pipe) = bootstrap::process_env(TOLD).and_then(|told| told_by_parent(&told)) {
         return decided(Service::Started(pipe));
     }
-    if asked.ranks < 2 || asked.device == cuda::Choice::Emulated {
-        return Step::Here;
+    if asked.ranks < 2 || asked.device == cuda::DeviceChoice::Emulated {
+        return MpsStep::Here;
     }
     // Without PTX, kernels run on the CPU in any case.
     let count = || if cuda::ptx().modules.is_empty() { 0 } else { gpu_count() };
     let gpus = asked.gpus.unwrap_or_else(count);
-    let place = Place::usual();
+    let place = MpsLocation::usual();
     if gpus > 0 {
         place.sweep();
     }
     if gpus::most_on_one(asked.ranks, gpus) < 2 {
-        return Step::Here;
+        return MpsStep::Here;
     }
     let named = bootstrap::process_env(existing::PIPE).map(PathBuf::from);
     match existing::existing(named, Path::new(existing::DEFAULT)) {
@@ -129,7 +129,7 @@ pub fn before_ranks(asked: &Asked) -> Step {
             let text = format!("{} is {}, where no server answers; unset it", existing::PIPE, folder.display());
             return decided(Service::Missing(text));
         }
-        Existing::None if asked.choice == Choice::Off => return decided(Service::Off),
+        Existing::None if asked.choice == MpsChoice::Off => return decided(Service::Off),
         Existing::None => {}
     }
     let probe = |variables: &server::Variables| match asked.gpus {
@@ -144,7 +144,7 @@ pub fn before_ranks(asked: &Asked) -> Step {
     let told = OsString::from(format!("{}:{}", std::process::id(), server.pipe().display()));
     let all = variables.iter().map(|(name, value)| (*name, value.as_os_str())).chain([(TOLD, told.as_os_str())]);
     match again::run(all) {
-        Ok(code) => Step::Ended(code),
+        Ok(code) => MpsStep::Ended(code),
         Err(error) => decided(Service::Missing(format!("cannot start the run with it: {error}"))),
     }
 }
@@ -158,8 +158,8 @@ fn told_by_parent(told: &str) -> Option<PathBuf> {
 /// Tests whether the GPU can be used, if this process was started only for this purpose. Otherwise, returns `None`.
 pub fn tried() -> Option<Result<(), String>> {
     bootstrap::process_env(TRY)?;
-    let tried = Device::open(cuda::Choice::Gpu, 0)
-        .and_then(|(device, _)| device.allocate(Memory::Device, 4096).map(|_| device.is_served_by_mps()));
+    let tried = Device::open(cuda::DeviceChoice::Gpu, 0)
+        .and_then(|(device, _)| device.allocate(MemoryLocation::Device, 4096).map(|_| device.is_served_by_mps()));
     Some(match tried {
         Ok(Some(false)) => Err("the driver does not use it".into()),
         Ok(_) => Ok(()),

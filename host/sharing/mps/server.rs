@@ -59,7 +59,7 @@ impl Limits {
 
 /// Location of servers, and the program that starts them.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct MpsLocation {
     /// Directory of this user's runs.
     pub base: PathBuf,
     /// [`PROGRAM`], or a test double.
@@ -68,25 +68,25 @@ pub struct Place {
     pub limits: Limits,
 }
 
-impl Place {
+impl MpsLocation {
     /// Returns the default location: below the directory for temporary files, or in /tmp if that path is too long for a
     /// socket.
-    pub fn usual() -> Place {
+    pub fn usual() -> MpsLocation {
         let name = format!("ginlab-mps-{}", geteuid());
         let mut base = ginlab_base::scratch::folder().join(&name);
         if base.as_os_str().len() + 24 > LONGEST {
             base = Path::new("/tmp").join(name);
         }
-        Place { base, program: PROGRAM.into(), limits: Limits::USUAL }
+        MpsLocation { base, program: PROGRAM.into(), limits: Limits::USUAL }
     }
 
     /// Starts a server. `probe` receives the environment variables and tests whether a process can use the server.
     ///
     /// # Errors
     /// Returns the reason in one line if there is no usable server. In this case, nothing of the server remains.
-    pub fn start(&self, probe: impl FnOnce(&Variables) -> Result<(), String>) -> Result<Server, String> {
+    pub fn start(&self, probe: impl FnOnce(&Variables) -> Result<(), String>) -> Result<MpsServer, String> {
         let (folder, lock) = self.folder().map_err(|error| format!("{}: {error}", self.base.display()))?;
-        let server = Server { place: self.clone(), folder, _lock: Some(lock) };
+        let server = MpsServer { place: self.clone(), folder, _lock: Some(lock) };
         // If a later step fails, dropping `server` stops everything that was started.
         self.launch(&server.folder)?;
         probe(&server.variables()).map_err(|why| match last_line(&server.folder.join("log/server.log")) {
@@ -224,14 +224,14 @@ impl Place {
 
 /// A server of this run. Dropping it stops the server.
 #[derive(Debug)]
-pub struct Server {
-    place: Place,
+pub struct MpsServer {
+    place: MpsLocation,
     folder: PathBuf,
     /// Released after the directory has been removed.
     _lock: Option<Flock<File>>,
 }
 
-impl Server {
+impl MpsServer {
     /// Returns the environment variables that CUDA needs in the ranks.
     pub fn variables(&self) -> Variables {
         variables(&self.folder)
@@ -250,7 +250,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for MpsServer {
     fn drop(&mut self) {
         self.place.end(&self.folder);
     }

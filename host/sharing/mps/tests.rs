@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::processes::servers_of;
-use super::server::{Limits, Place, Server};
+use super::server::{Limits, MpsLocation, MpsServer};
 use nix::fcntl::{FlockArg, OFlag, open};
 use nix::sys::stat::Mode;
 use nix::unistd::geteuid;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// A separate directory of runs, with a test double that behaves as `mode` specifies.
 struct Runs {
     _folder: tempfile::TempDir,
-    place: Place,
+    place: MpsLocation,
 }
 
 fn runs(mode: &str) -> Runs {
@@ -39,11 +39,11 @@ fn runs(mode: &str) -> Runs {
         quit: short("quit-hangs"),
         leave: if mode.contains("stubborn") { short("stubborn") } else { short("quit-hangs") },
     };
-    Runs { place: Place { base, program, limits }, _folder: folder }
+    Runs { place: MpsLocation { base, program, limits }, _folder: folder }
 }
 
 impl Runs {
-    fn start(&self) -> Result<Server, String> {
+    fn start(&self) -> Result<MpsServer, String> {
         self.place.start(|_| Ok(()))
     }
 

@@ -3,53 +3,54 @@
 
 use super::seat::{OBJECT, TestPe};
 use kernels::collective::{
-    ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, CollectiveArgs, F32, REDUCE_SCATTER, messages, puts, slice_bytes,
+    ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, CollectiveKernelArgs, F32, REDUCE_SCATTER, messages, puts,
+    slice_bytes,
 };
 use kernels::gin::Program;
 use kernels::pattern::seed;
 use kernels::ring::Status;
-use kernels::shmem::{ShmemArgs, exchange};
+use kernels::shmem::{ShmemKernelArgs, exchange};
 
-type Done = Result<(), Status>;
-type Kernel = cuda_std::Kernel<Program<CollectiveArgs>>;
+type CallResult = Result<(), Status>;
+type Kernel = cuda_std::Kernel<Program<CollectiveKernelArgs>>;
 
 /// Number of launches of a kernel.
 const LAUNCHES: u32 = 3;
 
-pub fn all_to_all_by_messages(seat: &TestPe) -> Done {
+pub fn all_to_all_by_messages(seat: &TestPe) -> CallResult {
     launches(seat, (ALL_TO_ALL, false), &messages::COLLECTIVE_MESSAGES_BLOCK)
 }
 
-pub fn all_to_all_by_puts(seat: &TestPe) -> Done {
+pub fn all_to_all_by_puts(seat: &TestPe) -> CallResult {
     launches(seat, (ALL_TO_ALL, false), &puts::COLLECTIVE_NODES_BLOCK)
 }
 
-pub fn all_gather_by_puts(seat: &TestPe) -> Done {
+pub fn all_gather_by_puts(seat: &TestPe) -> CallResult {
     launches(seat, (ALL_GATHER, false), &puts::COLLECTIVE_NODES_BLOCK)
 }
 
-pub fn broadcast_by_messages(seat: &TestPe) -> Done {
+pub fn broadcast_by_messages(seat: &TestPe) -> CallResult {
     launches(seat, (BROADCAST, false), &messages::COLLECTIVE_MESSAGES_BLOCK)
 }
 
-pub fn broadcast_by_puts(seat: &TestPe) -> Done {
+pub fn broadcast_by_puts(seat: &TestPe) -> CallResult {
     launches(seat, (BROADCAST, false), &puts::COLLECTIVE_NODES_BLOCK)
 }
 
-pub fn all_reduce_by_messages(seat: &TestPe) -> Done {
+pub fn all_reduce_by_messages(seat: &TestPe) -> CallResult {
     launches(seat, (ALL_REDUCE, false), &messages::COLLECTIVE_MESSAGES_BLOCK)
 }
 
 /// Like [`all_reduce_by_messages`], with the result in the source buffer, from which messages are sent.
-pub fn all_reduce_in_place(seat: &TestPe) -> Done {
+pub fn all_reduce_in_place(seat: &TestPe) -> CallResult {
     launches(seat, (ALL_REDUCE, true), &messages::COLLECTIVE_MESSAGES_BLOCK)
 }
 
-pub fn all_reduce_by_puts(seat: &TestPe) -> Done {
+pub fn all_reduce_by_puts(seat: &TestPe) -> CallResult {
     launches(seat, (ALL_REDUCE, false), &puts::COLLECTIVE_NODES_BLOCK)
 }
 
-pub fn reduce_scatter_by_puts(seat: &TestPe) -> Done {
+pub fn reduce_scatter_by_puts(seat: &TestPe) -> CallResult {
     launches(seat, (REDUCE_SCATTER, false), &puts::COLLECTIVE_NODES_BLOCK)
 }
 
@@ -62,7 +63,7 @@ fn as_bytes(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-fn launches(seat: &TestPe, (operation, in_place): (u32, bool), kernel: &Kernel) -> Done {
+fn launches(seat: &TestPe, (operation, in_place): (u32, bool), kernel: &Kernel) -> CallResult {
     let function = kernel.native().expect("a native kernel");
     let pes = u64::from(seat.pes);
     // Data for all PEs is sent as one message by the message kernels, and in chunks by the put kernels.
@@ -72,7 +73,7 @@ fn launches(seat: &TestPe, (operation, in_place): (u32, bool), kernel: &Kernel) 
     let chunk = bytes.div_ceil(pes).next_multiple_of(16);
     let whole = if whole_only { bytes } else { chunk };
     let (from, to) = (seat.objects(0, pes), seat.objects(if in_place { 0 } else { 4 }, pes));
-    let args = CollectiveArgs {
+    let args = CollectiveKernelArgs {
         operation,
         element: F32,
         flags: 0,
@@ -130,16 +131,16 @@ fn launches(seat: &TestPe, (operation, in_place): (u32, bool), kernel: &Kernel) 
 }
 
 /// Runs the all-to-all of `ginlab shmem` by puts, with one signal for all PEs.
-pub fn shmem_all_to_all_by_puts(seat: &TestPe) -> Done {
+pub fn shmem_all_to_all_by_puts(seat: &TestPe) -> CallResult {
     shmem(seat, exchange::shmem_all_to_all_puts_block)
 }
 
 /// Runs the all-to-all of `ginlab shmem` by messages.
-pub fn shmem_all_to_all_by_messages(seat: &TestPe) -> Done {
+pub fn shmem_all_to_all_by_messages(seat: &TestPe) -> CallResult {
     shmem(seat, exchange::shmem_all_to_all_block)
 }
 
-fn shmem(seat: &TestPe, kernel: unsafe fn(Program<ShmemArgs>)) -> Done {
+fn shmem(seat: &TestPe, kernel: unsafe fn(Program<ShmemKernelArgs>)) -> CallResult {
     let pes = u64::from(seat.pes);
     for launch in 0..LAUNCHES {
         seat.doing("launch", launch);
@@ -149,7 +150,7 @@ fn shmem(seat: &TestPe, kernel: unsafe fn(Program<ShmemArgs>)) -> Done {
         for pe in 0..seat.pes {
             seat.fill(from.slice(u64::from(pe) * OBJECT, OBJECT), seed(seat.me, launch, pe));
         }
-        let args = ShmemArgs {
+        let args = ShmemKernelArgs {
             places: 1,
             step: 0,
             to_step: 0,

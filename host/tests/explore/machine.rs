@@ -8,18 +8,18 @@
 //!
 //! - A spinning kernel polls again after each action of its proxy, and continues to its next barrier if its condition
 //!   is met. This relies on words that only grow, so that a later poll would have the same result.
-//!   [`Program::looks_late`] does not rely on this.
+//!   [`ExploreProgram::looks_late`] does not rely on this.
 //! - A proxy that has received a notification publishes it and posts subsequent commands immediately. Delays by the
 //!   wire have the same effect as delays by the proxy.
 //! - A transfer without bytes arrives when it is posted.
 
 use super::mix;
-use super::place::Place;
+use super::place::PeMemory;
 use super::seat::{Judge, SIGNALS_USED, START, TestPe, object};
-use super::wire::{Flight, Wire, WireRail};
-use cuda_std::emulation::{Stepped, Turn};
+use super::wire::{ExploreWire, Flight, WireRail};
+use cuda_std::emulation::{Stepped, SteppedStop};
 use cuda_std::memory::load_relaxed_gpu_u64;
-use ginlab::fabric::{Access, Memory};
+use ginlab::fabric::{Access, MemoryRange};
 use ginlab::proxy::engine::{Engine, SignalRule};
 use ginlab::proxy::signal_order::{Rule, SignalWords};
 use kernels::command::Command;
@@ -43,14 +43,14 @@ const LAST_LOOKS: usize = 600;
 const MOST_EVENTS: u32 = 10_000;
 
 /// Body of a PE's kernel.
-pub type Body = fn(&TestPe) -> Result<(), Status>;
+pub type KernelBody = fn(&TestPe) -> Result<(), Status>;
 
 /// A program for all PEs, and properties of the rails.
 #[derive(Clone, Copy, Debug)]
-pub struct Program {
+pub struct ExploreProgram {
     pub name: &'static str,
     pub pes: usize,
-    pub body: Body,
+    pub body: KernelBody,
     pub rule: Rule,
     /// Whether the rule's fault is injected, which counts signals too early.
     pub early: bool,
@@ -62,7 +62,7 @@ pub struct Program {
     /// Number of ranks for which the signals' accounts are dimensioned; 0 for the number of PEs. If it is large, a
     /// target has few places per rank.
     pub accounts: usize,
-    /// Fault of the wire; see [`Wire`].
+    /// Fault of the wire; see [`ExploreWire`].
     pub credits_early: bool,
     /// Whether polls of spinning kernels are separate events. Not supported with a ring that may be full.
     pub looks_late: bool,
@@ -70,10 +70,10 @@ pub struct Program {
     pub local: usize,
 }
 
-impl Program {
-    pub const fn new(name: &'static str, pes: usize, body: Body) -> Program {
+impl ExploreProgram {
+    pub const fn new(name: &'static str, pes: usize, body: KernelBody) -> ExploreProgram {
         let rule = Rule::Count;
-        Program {
+        ExploreProgram {
             name,
             pes,
             body,
@@ -92,7 +92,7 @@ impl Program {
 
 /// An event that can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Event {
+pub enum MachineEvent {
     /// A PE's proxy drains its ring and posts.
     Drain(usize),
     /// The bytes of a transfer arrive at the target.
@@ -106,7 +106,7 @@ pub enum Event {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum PeState {
     /// Can continue.
     Ready,
     Spins,
@@ -119,18 +119,18 @@ struct Pe {
     engine: Engine<WireRail>,
     consumer: Consumer,
     published: u64,
-    standing: Standing,
+    standing: PeState,
     /// Whether any event has happened at this PE since its spinning kernel last polled.
     news: bool,
     /// Number of block barriers that the kernel has passed.
     passed: u64,
-    place: Box<Place>,
+    place: Box<PeMemory>,
 }
 
 /// An execution of a program.
 pub struct Execution {
     pes: Vec<Pe>,
-    pub wire: Rc<RefCell<Wire>>,
+    pub wire: Rc<RefCell<ExploreWire>>,
     judge: Rc<Judge>,
     mapped: bool,
     looks_late: bool,
@@ -139,12 +139,12 @@ pub struct Execution {
 }
 
 impl Execution {
-    pub fn new(program: &Program) -> Execution {
-        let mut places: Vec<_> = (0..program.pes).map(|_| Place::new(program.log2_slots)).collect();
+    pub fn new(program: &ExploreProgram) -> Execution {
+        let mut places: Vec<_> = (0..program.pes).map(|_| PeMemory::new(program.log2_slots)).collect();
         let heaps: Vec<_> = places.iter_mut().map(|place| place.heap()).collect();
-        let wire = Wire::new(heaps.clone(), program.room, program.credits_early);
+        let wire = ExploreWire::new(heaps.clone(), program.room, program.credits_early);
         let judge = Rc::new(Judge::default());
-        let open = |(me, mut place): (usize, Box<Place>)| {
+        let open = |(me, mut place): (usize, Box<PeMemory>)| {
             let world = place.world(program, me, &heaps);
             let (state, times) = (&raw mut place.state, place.times.as_mut_ptr());
             let (local, judge) = (program.local as u32, judge.clone());
@@ -162,7 +162,7 @@ impl Execution {
                 engine: engine(program, me, &mut place, &wire),
                 consumer,
                 published: 0,
-                standing: Standing::Ready,
+                standing: PeState::Ready,
                 news: false,
                 passed: 0,
                 place,
@@ -175,7 +175,7 @@ impl Execution {
 
     /// Lists the events that can happen next, in a deterministic order. The list is empty once the execution has
     /// failed.
-    pub fn enabled(&mut self, events: &mut Vec<Event>) {
+    pub fn enabled(&mut self, events: &mut Vec<MachineEvent>) {
         events.clear();
         self.list(events);
         if events.is_empty() && self.failure.is_none() && !self.is_over() {
@@ -194,24 +194,24 @@ impl Execution {
         }
     }
 
-    fn list(&self, events: &mut Vec<Event>) {
+    fn list(&self, events: &mut Vec<MachineEvent>) {
         let wire = self.wire.borrow();
         let pes = || self.pes.iter().enumerate();
-        events.extend(pes().filter(|(_, pe)| pe.has_commands()).map(|(pe, _)| Event::Drain(pe)));
+        events.extend(pes().filter(|(_, pe)| pe.has_commands()).map(|(pe, _)| MachineEvent::Drain(pe)));
         for (number, flight) in wire.flights.iter().enumerate() {
             if !flight.arrived {
-                events.push(Event::Arrive(number));
+                events.push(MachineEvent::Arrive(number));
                 continue;
             }
-            events.extend((!flight.told).then_some(Event::Tell(number)));
-            events.extend((!flight.completed).then_some(Event::Complete(number)));
+            events.extend((!flight.told).then_some(MachineEvent::Tell(number)));
+            events.extend((!flight.completed).then_some(MachineEvent::Complete(number)));
         }
-        events.extend(pes().filter(|(_, pe)| pe.can_go_on()).map(|(pe, _)| Event::Kernel(pe)));
+        events.extend(pes().filter(|(_, pe)| pe.can_go_on()).map(|(pe, _)| MachineEvent::Kernel(pe)));
     }
 
     /// Returns whether all kernels have ended.
     pub fn is_over(&self) -> bool {
-        self.pes.iter().all(|pe| pe.standing == Standing::Ended)
+        self.pes.iter().all(|pe| pe.standing == PeState::Ended)
     }
 
     pub fn failure(&self) -> Option<&str> {
@@ -219,27 +219,27 @@ impl Execution {
     }
 
     /// Applies an event.
-    pub fn apply(&mut self, event: Event) {
+    pub fn apply(&mut self, event: MachineEvent) {
         let moved = match event {
-            Event::Drain(pe) => self.drain(pe).map(|()| pe),
-            Event::Arrive(number) => {
+            MachineEvent::Drain(pe) => self.drain(pe).map(|()| pe),
+            MachineEvent::Arrive(number) => {
                 self.wire.borrow_mut().arrive(number);
                 Ok(self.wire.borrow().flights[number].target)
             }
-            Event::Tell(number) => {
+            MachineEvent::Tell(number) => {
                 let pe = self.wire.borrow_mut().tell(number);
                 self.progress(pe).map(|()| pe)
             }
-            Event::Complete(number) => {
+            MachineEvent::Complete(number) => {
                 let pe = self.wire.borrow_mut().complete(number);
                 self.progress(pe).map(|()| pe)
             }
-            Event::Kernel(pe) => self.pes[pe].turn().map(|()| pe),
+            MachineEvent::Kernel(pe) => self.pes[pe].turn().map(|()| pe),
         };
         match moved {
             Err(why) => self.failure = Some(why),
             Ok(pe) if self.looks_late => match event {
-                Event::Kernel(_) => self.look(pe, LOOKS),
+                MachineEvent::Kernel(_) => self.look(pe, LOOKS),
                 _ => self.pes[pe].news = true,
             },
             Ok(pe) if !self.mapped => self.look(pe, LOOKS),
@@ -290,7 +290,7 @@ impl Execution {
     fn look(&mut self, pe: usize, looks: usize) {
         self.pes[pe].news = false;
         for _ in 0..looks {
-            if self.pes[pe].standing != Standing::Spins {
+            if self.pes[pe].standing != PeState::Spins {
                 return;
             }
             if let Err(why) = self.pes[pe].turn() {
@@ -303,7 +303,7 @@ impl Execution {
         let one = |(number, pe): (usize, &Pe)| {
             let (call, round) = self.judge.doing(number);
             match pe.standing {
-                Standing::Ended => format!("PE {number} has ended"),
+                PeState::Ended => format!("PE {number} has ended"),
                 _ => format!(
                     "PE {number} waits ({call} {round}; watermark {} of {} commands)",
                     pe.published,
@@ -344,23 +344,25 @@ impl Execution {
     }
 
     /// Describes an event before it happens.
-    pub fn describe(&self, event: Event) -> String {
+    pub fn describe(&self, event: MachineEvent) -> String {
         let wire = self.wire.borrow();
         let at = |number: usize| &wire.flights[number];
         match event {
-            Event::Drain(pe) => {
+            MachineEvent::Drain(pe) => {
                 let cursor = self.pes[pe].consumer.cursor();
                 let commands: Vec<_> = (cursor..self.pes[pe].head()).map(|ticket| ticket.to_string()).collect();
                 format!("PE {pe}'s proxy posts commands {} (puts from {} on)", commands.join(", "), wire.flights.len())
             }
-            Event::Arrive(number) => {
+            MachineEvent::Arrive(number) => {
                 let Flight { source, from, target, to, bytes, .. } = at(number);
                 let (from, to) = (object(*from), object(*to));
                 format!("put {number} arrives: {} B from PE {source}'s {from} in PE {target}'s {to}", bytes.len())
             }
-            Event::Tell(number) => format!("PE {} hears of put {number}: {}", at(number).target, at(number).says()),
-            Event::Complete(number) => format!("PE {} hears that put {number} is complete", at(number).source),
-            Event::Kernel(pe) => match self.judge.doing(pe) {
+            MachineEvent::Tell(number) => {
+                format!("PE {} hears of put {number}: {}", at(number).target, at(number).says())
+            }
+            MachineEvent::Complete(number) => format!("PE {} hears that put {number} is complete", at(number).source),
+            MachineEvent::Kernel(pe) => match self.judge.doing(pe) {
                 ("", _) => format!("kernel {pe} begins"),
                 (call, round) => format!("kernel {pe} goes on ({call} {round})"),
             },
@@ -381,7 +383,7 @@ impl Pe {
     }
 
     fn can_go_on(&self) -> bool {
-        self.standing == Standing::Ready || self.standing == Standing::Spins && self.news
+        self.standing == PeState::Ready || self.standing == PeState::Spins && self.news
     }
 
     fn has_commands(&self) -> bool {
@@ -390,16 +392,21 @@ impl Pe {
 
     fn turn(&mut self) -> Result<(), String> {
         self.standing = match self.kernel.turn()? {
-            Turn::Spins => Standing::Spins,
-            Turn::Meets => Standing::Ready,
-            Turn::Ended => Standing::Ended,
+            SteppedStop::Spins => PeState::Spins,
+            SteppedStop::Meets => PeState::Ready,
+            SteppedStop::Ended => PeState::Ended,
         };
-        self.passed += u64::from(self.standing != Standing::Spins);
+        self.passed += u64::from(self.standing != PeState::Spins);
         Ok(())
     }
 }
 
-fn engine(program: &Program, me: usize, place: &mut Place, wire: &Rc<RefCell<Wire>>) -> Engine<WireRail> {
+fn engine(
+    program: &ExploreProgram,
+    me: usize,
+    place: &mut PeMemory,
+    wire: &Rc<RefCell<ExploreWire>>,
+) -> Engine<WireRail> {
     let mut engine = Engine::new(vec![WireRail::new(me, program.longest, wire)], WINDOW, Duration::from_secs(10));
     let rule = SignalRule {
         rule: program.rule,
@@ -410,7 +417,7 @@ fn engine(program: &Program, me: usize, place: &mut Place, wire: &Rc<RefCell<Wir
         words: unsafe { SignalWords::at(place.far()) },
     };
     engine.set_signals(rule).expect("few ranks");
-    let memory = Memory { address: place.heap() as u64, bytes: place.heap.len() * 16, cuda_device: None };
+    let memory = MemoryRange { address: place.heap() as u64, bytes: place.heap.len() * 16, cuda_device: None };
     // SAFETY: the place outlives the engine.
     let heap = unsafe { engine.register(memory, Access::ALL, None) }.expect("registered");
     engine.set_peers(&vec![vec![heap]; program.pes]).expect("even");

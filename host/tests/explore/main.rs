@@ -30,9 +30,9 @@ mod wire;
 
 use collectives::*;
 use ginlab::proxy::signal_order::Rule;
-use machine::{Body, Program};
+use machine::{ExploreProgram, KernelBody};
 use programs::*;
-use search::{Failure, Seen};
+use search::{FailedExecution, Seen};
 
 /// Maximum number of executions of a small program. It exceeds the number of its interleavings.
 const MOST: u64 = 100_000;
@@ -53,38 +53,38 @@ fn asked(number: u64) -> u64 {
 }
 
 /// Returns the program with rails that accept a whole put as one transfer.
-fn by(rule: Rule, program: Program) -> Program {
-    Program { rule, ..program }
+fn by(rule: Rule, program: ExploreProgram) -> ExploreProgram {
+    ExploreProgram { rule, ..program }
 }
 
 /// Returns the program with rails that accept at most one third of an object per transfer.
-fn in_thirds(program: Program) -> Program {
-    Program { longest: seat::OBJECT.div_ceil(3), ..program }
+fn in_thirds(program: ExploreProgram) -> ExploreProgram {
+    ExploreProgram { longest: seat::OBJECT.div_ceil(3), ..program }
 }
 
 /// Returns the program with rails that accept at most one half of an object per transfer.
-fn in_pieces(program: Program) -> Program {
-    Program { longest: seat::OBJECT / 2, ..program }
+fn in_pieces(program: ExploreProgram) -> ExploreProgram {
+    ExploreProgram { longest: seat::OBJECT / 2, ..program }
 }
 
-fn late(program: Program) -> Program {
-    Program { looks_late: true, ..program }
+fn late(program: ExploreProgram) -> ExploreProgram {
+    ExploreProgram { looks_late: true, ..program }
 }
 
 /// Returns a program of puts to a target whose account has two places for each rank.
-fn few_places(name: &'static str) -> Program {
-    Program { accounts: 8192, ..Program::new(name, 2, places) }
+fn few_places(name: &'static str) -> ExploreProgram {
+    ExploreProgram { accounts: 8192, ..ExploreProgram::new(name, 2, places) }
 }
 
 const RULES: [Rule; 4] = [Rule::Count, Rule::Own, Rule::Drain, Rule::Sequence];
 
 /// Returns correct programs that are small enough to execute all interleavings.
-fn small() -> Vec<Program> {
-    let two = |name, body: Body| Program::new(name, 2, body);
+fn small() -> Vec<ExploreProgram> {
+    let two = |name, body: KernelBody| ExploreProgram::new(name, 2, body);
     let mut programs = Vec::new();
     for rule in RULES {
         // With rule `sequence`, each put consists of two transfers, so fewer rounds have as many interleavings.
-        let and_quiet: Body = if rule == Rule::Sequence { two_messages_and_quiet } else { messages_and_quiet };
+        let and_quiet: KernelBody = if rule == Rule::Sequence { two_messages_and_quiet } else { messages_and_quiet };
         programs.extend([
             in_thirds(by(rule, two("one put and its answer", one_put))),
             by(rule, two("two puts, a signal each", two_puts_two_signals)),
@@ -123,9 +123,9 @@ fn small() -> Vec<Program> {
 }
 
 /// Returns correct programs with too many interleavings to execute all.
-fn large() -> Vec<Program> {
+fn large() -> Vec<ExploreProgram> {
     let mut programs = Vec::new();
-    let bodies: [(&str, Body); 13] = [
+    let bodies: [(&str, KernelBody); 13] = [
         ("messages, quiet", messages_and_quiet),
         ("exchange by puts", exchange_with_signals),
         ("barrier", barrier),
@@ -144,17 +144,18 @@ fn large() -> Vec<Program> {
         // The rules alternate. Rule `count` needs fragmented puts, because otherwise there would be no fragments to
         // count.
         let rule = RULES[number % RULES.len()];
-        programs.push(in_pieces(by(rule, Program::new(name, 3, body))));
+        programs.push(in_pieces(by(rule, ExploreProgram::new(name, 3, body))));
         // A ring that becomes full, and a rail that returns EAGAIN.
-        programs.push(Program { log2_slots: 1, room: 1, ..Program::new(name, 2, body) });
+        programs.push(ExploreProgram { log2_slots: 1, room: 1, ..ExploreProgram::new(name, 2, body) });
         if name.contains("by puts") && name != "exchange by puts" {
             // Two nodes of two PEs. The heaps of a node's PEs are mapped.
-            programs.push(Program { local: 2, ..Program::new(name, 4, body) });
+            programs.push(ExploreProgram { local: 2, ..ExploreProgram::new(name, 4, body) });
         }
     }
     for rule in RULES {
-        programs.push(in_pieces(by(rule, Program::new("messages", 3, messages))));
-        programs.push(in_pieces(by(rule, Program::new("shmem all-to-all by puts", 3, shmem_all_to_all_by_puts))));
+        programs.push(in_pieces(by(rule, ExploreProgram::new("messages", 3, messages))));
+        programs
+            .push(in_pieces(by(rule, ExploreProgram::new("shmem all-to-all by puts", 3, shmem_all_to_all_by_puts))));
     }
     for rule in [Rule::Count, Rule::Sequence] {
         programs.push(in_pieces(by(rule, few_places("more puts than places"))));
@@ -163,9 +164,9 @@ fn large() -> Vec<Program> {
 }
 
 /// Returns faulty programs with a substring of the failure that the explorer must find.
-fn faults() -> Vec<(Program, &'static str)> {
-    let program = Program::new;
-    let early = |rule, body| Program { early: true, ..by(rule, program("an early signal", 2, body)) };
+fn faults() -> Vec<(ExploreProgram, &'static str)> {
+    let program = ExploreProgram::new;
+    let early = |rule, body| ExploreProgram { early: true, ..by(rule, program("an early signal", 2, body)) };
     let mut faults = vec![
         (program("two puts, one signal", 2, two_puts_one_signal), "of the put is 0xee"),
         (by(Rule::Own, program("two puts, one signal", 2, two_puts_one_signal)), "of the put is 0xee"),
@@ -177,7 +178,7 @@ fn faults() -> Vec<(Program, &'static str)> {
         (program("credit before the read", 2, credit_before_the_read), "of the put is"),
         // The failure is either wrong bytes or a deadlock, depending on the messages.
         (program("broadcast with one signal", 3, broadcast_with_one_signal), ""),
-        (in_pieces(Program { credits_early: true, ..few_places("a place given back early") }), ""),
+        (in_pieces(ExploreProgram { credits_early: true, ..few_places("a place given back early") }), ""),
         // With three transfers, the account regards the signal as complete after the first and one other transfer.
         (in_thirds(early(Rule::Count, two_puts_two_signals)), "of the put is 0xee"),
     ];
@@ -188,7 +189,7 @@ fn faults() -> Vec<(Program, &'static str)> {
 }
 
 /// Prints a summary.
-fn tell(program: &Program, how: &str, seen: &Seen) {
+fn tell(program: &ExploreProgram, how: &str, seen: &Seen) {
     let Seen { executions, states, events, elapsed, .. } = seen;
     let states = if *states > 0 { format!("{states} states") } else { String::new() };
     eprintln!(
@@ -201,8 +202,8 @@ fn tell(program: &Program, how: &str, seen: &Seen) {
 }
 
 /// Returns a unique title of a program, including the properties of its rails.
-fn title(program: &Program) -> String {
-    let Program { name, pes, rule, longest, room, looks_late, local, early, .. } = *program;
+fn title(program: &ExploreProgram) -> String {
+    let ExploreProgram { name, pes, rule, longest, room, looks_late, local, early, .. } = *program;
     let or = |condition: bool, text: &'static str| if condition { text } else { "" };
     format!(
         "{name}, {pes} PEs, {rule}{}{}{}{}{}",
@@ -218,7 +219,7 @@ fn title(program: &Program) -> String {
     )
 }
 
-fn explain(program: &Program, failure: &Failure) -> String {
+fn explain(program: &ExploreProgram, failure: &FailedExecution) -> String {
     let choices: Vec<String> = failure.choices.iter().map(u16::to_string).collect();
     format!(
         "{}: {}\nGINLAB_REPLAY='{}: {}'\n{}",
@@ -230,7 +231,7 @@ fn explain(program: &Program, failure: &Failure) -> String {
     )
 }
 
-fn must_be_clean(program: &Program, how: &str, seen: &Seen) {
+fn must_be_clean(program: &ExploreProgram, how: &str, seen: &Seen) {
     tell(program, how, seen);
     if let Some(failure) = &seen.failure {
         panic!("{}", explain(program, failure));
@@ -275,7 +276,7 @@ fn each_fault_is_found() {
 #[test]
 fn every_state_is_explored_once() {
     for rule in RULES {
-        let program = by(rule, Program::new("one put and its answer", 2, one_put));
+        let program = by(rule, ExploreProgram::new("one put and its answer", 2, one_put));
         let (once, again) = (search::all(&program, MOST), search::all_again(&program, MOST));
         tell(&program, "all", &once);
         tell(&program, "all again", &again);

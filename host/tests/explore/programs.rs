@@ -5,7 +5,7 @@ use kernels::gin::{Block, Context, Sym};
 use kernels::pattern::seed;
 use kernels::ring::Status;
 
-type Done = Result<(), Status>;
+type CallResult = Result<(), Status>;
 
 /// Returns the seed of the data that PE `from` sends to PE `to` in a round.
 fn bytes_of(from: u32, to: u32, round: u32) -> u64 {
@@ -14,21 +14,21 @@ fn bytes_of(from: u32, to: u32, round: u32) -> u64 {
 
 /// Sends messages from all PEs to all PEs in several rounds without waiting for completion. Each round uses a separate
 /// source object.
-pub fn messages(seat: &TestPe) -> Done {
+pub fn messages(seat: &TestPe) -> CallResult {
     exchange(seat, 3, false)
 }
 
 /// Like [`messages`], but each round ends with `quiet`.
-pub fn messages_and_quiet(seat: &TestPe) -> Done {
+pub fn messages_and_quiet(seat: &TestPe) -> CallResult {
     exchange(seat, 3, true)
 }
 
 /// Like [`messages_and_quiet`], with fewer interleavings.
-pub fn two_messages_and_quiet(seat: &TestPe) -> Done {
+pub fn two_messages_and_quiet(seat: &TestPe) -> CallResult {
     exchange(seat, 2, true)
 }
 
-fn exchange(seat: &TestPe, rounds: u32, quiet: bool) -> Done {
+fn exchange(seat: &TestPe, rounds: u32, quiet: bool) -> CallResult {
     let (mut line, inbox) = (seat.line(), seat.inbox(0));
     for round in 1..=rounds {
         for pe in seat.others() {
@@ -54,16 +54,16 @@ fn exchange(seat: &TestPe, rounds: u32, quiet: bool) -> Done {
 
 /// Every PE puts to every PE in several rounds, and waits for the sum of a single signal. Faulty: a PE's next put may
 /// be mistaken for a put of another PE that has not arrived.
-pub fn exchange_with_one_signal(seat: &TestPe) -> Done {
+pub fn exchange_with_one_signal(seat: &TestPe) -> CallResult {
     exchange_by_puts(seat, |_| 0, seat.pes - 1)
 }
 
 /// Like [`exchange_with_one_signal`], but correct, with a signal per sender.
-pub fn exchange_with_signals(seat: &TestPe) -> Done {
+pub fn exchange_with_signals(seat: &TestPe) -> CallResult {
     exchange_by_puts(seat, |pe| pe, 1)
 }
 
-fn exchange_by_puts(seat: &TestPe, signal: impl Fn(u32) -> u32, each: u32) -> Done {
+fn exchange_by_puts(seat: &TestPe, signal: impl Fn(u32) -> u32, each: u32) -> CallResult {
     let mut line = seat.line();
     for turn in 0..2 {
         // Uses only objects of this round.
@@ -86,7 +86,7 @@ fn exchange_by_puts(seat: &TestPe, signal: impl Fn(u32) -> u32, each: u32) -> Do
 }
 
 /// One put, and a signal as the response.
-pub fn one_put(seat: &TestPe) -> Done {
+pub fn one_put(seat: &TestPe) -> CallResult {
     let mut line = seat.line();
     if seat.me == 0 {
         seat.fill(seat.object(0), bytes_of(0, 1, 0));
@@ -100,21 +100,21 @@ pub fn one_put(seat: &TestPe) -> Done {
 }
 
 /// Two concurrent puts with one signal. Faulty: PE 1 interprets a sum of one as the arrival of the first put.
-pub fn two_puts_one_signal(seat: &TestPe) -> Done {
+pub fn two_puts_one_signal(seat: &TestPe) -> CallResult {
     two_puts(seat, |_| 0, |_, put| u64::from(put) + 1)
 }
 
 /// Two concurrent puts, each with its own signal.
-pub fn two_puts_two_signals(seat: &TestPe) -> Done {
+pub fn two_puts_two_signals(seat: &TestPe) -> CallResult {
     two_puts(seat, |put| put, |_, _| 1)
 }
 
 /// Two concurrent puts with one signal. The receiver waits for the sum of both.
-pub fn two_puts_one_sum(seat: &TestPe) -> Done {
+pub fn two_puts_one_sum(seat: &TestPe) -> CallResult {
     two_puts(seat, |_| 0, |puts, _| u64::from(puts))
 }
 
-fn two_puts(seat: &TestPe, signal: impl Fn(u32) -> u32, wanted: impl Fn(u32, u32) -> u64) -> Done {
+fn two_puts(seat: &TestPe, signal: impl Fn(u32) -> u32, wanted: impl Fn(u32, u32) -> u64) -> CallResult {
     const PUTS: u32 = 2;
     let mut line = seat.line();
     if seat.me == 0 {
@@ -135,21 +135,21 @@ fn two_puts(seat: &TestPe, signal: impl Fn(u32) -> u32, wanted: impl Fn(u32, u32
 }
 
 /// Puts in one direction into two slots, which the receiver returns after it has read them.
-pub fn credits(seat: &TestPe) -> Done {
+pub fn credits(seat: &TestPe) -> CallResult {
     stream(seat, true, true)
 }
 
 /// Like [`credits`], but faulty: the receiver returns a slot before it has read it.
-pub fn credit_before_the_read(seat: &TestPe) -> Done {
+pub fn credit_before_the_read(seat: &TestPe) -> CallResult {
     stream(seat, false, true)
 }
 
 /// Like [`credits`], but faulty: the sender overwrites a source before its put is complete.
-pub fn source_written_early(seat: &TestPe) -> Done {
+pub fn source_written_early(seat: &TestPe) -> CallResult {
     stream(seat, true, false)
 }
 
-fn stream(seat: &TestPe, reads_first: bool, settles: bool) -> Done {
+fn stream(seat: &TestPe, reads_first: bool, settles: bool) -> CallResult {
     const SLOTS: u32 = 2;
     let mut line = seat.line();
     let slot = |number: u32| seat.object(u64::from(8 + number % SLOTS));
@@ -187,7 +187,7 @@ fn stream(seat: &TestPe, reads_first: bool, settles: bool) -> Done {
 }
 
 /// More puts than the target's account has places, each to a separate object.
-pub fn places(seat: &TestPe) -> Done {
+pub fn places(seat: &TestPe) -> CallResult {
     const PUTS: u32 = 5;
     let mut line = seat.line();
     for put in 0..PUTS {
@@ -206,12 +206,12 @@ pub fn places(seat: &TestPe) -> Done {
 }
 
 /// Puts to the next PE, which are synchronized only by the barrier.
-pub fn barrier(seat: &TestPe) -> Done {
+pub fn barrier(seat: &TestPe) -> CallResult {
     around(seat, |line| line.barrier_all())
 }
 
 /// Like [`barrier`], but faulty: the barrier does not wait for the PE's own puts.
-pub fn barrier_without_quiet(seat: &TestPe) -> Done {
+pub fn barrier_without_quiet(seat: &TestPe) -> CallResult {
     let passed = std::cell::Cell::new(0);
     around(seat, |line| {
         passed.set(passed.get() + u64::from(seat.pes - 1));
@@ -223,7 +223,7 @@ pub fn barrier_without_quiet(seat: &TestPe) -> Done {
 }
 
 /// Like [`barrier`], but faulty: the barrier does not wait for all PEs.
-pub fn barrier_of_some(seat: &TestPe) -> Done {
+pub fn barrier_of_some(seat: &TestPe) -> CallResult {
     let passed = std::cell::Cell::new(0);
     around(seat, |line| {
         passed.set(passed.get() + 1);
@@ -235,7 +235,7 @@ pub fn barrier_of_some(seat: &TestPe) -> Done {
     })
 }
 
-fn around(seat: &TestPe, barrier: impl Fn(&mut Context<Block>) -> Done) -> Done {
+fn around(seat: &TestPe, barrier: impl Fn(&mut Context<Block>) -> CallResult) -> CallResult {
     let mut line = seat.line();
     let (next, before) = ((seat.me + 1) % seat.pes, (seat.me + seat.pes - 1) % seat.pes);
     for round in 0..2 {
@@ -254,16 +254,16 @@ fn around(seat: &TestPe, barrier: impl Fn(&mut Context<Block>) -> Done) -> Done 
 
 /// Broadcasts of PE 0 by messages, as in kernels/src/collective/messages.rs: the other PEs acknowledge with a signal
 /// selected by the parity of the round.
-pub fn broadcast(seat: &TestPe) -> Done {
+pub fn broadcast(seat: &TestPe) -> CallResult {
     broadcast_by(seat, 2)
 }
 
 /// Like [`broadcast`], but faulty, with one signal for the acknowledgements of all rounds.
-pub fn broadcast_with_one_signal(seat: &TestPe) -> Done {
+pub fn broadcast_with_one_signal(seat: &TestPe) -> CallResult {
     broadcast_by(seat, 1)
 }
 
-fn broadcast_by(seat: &TestPe, signals: u32) -> Done {
+fn broadcast_by(seat: &TestPe, signals: u32) -> CallResult {
     let (mut line, inbox) = (seat.line(), seat.inbox(0));
     let others = u64::from(seat.pes - 1);
     for round in 1..=4 {

@@ -8,7 +8,7 @@
 //! [`walks`] executes random schedules by seed. Each event has a random priority, so that some transfers are late for a
 //! long time.
 
-use super::machine::{Event, Execution, Program};
+use super::machine::{Execution, ExploreProgram, MachineEvent};
 use super::mix;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -21,13 +21,13 @@ pub struct Seen {
     pub events: u64,
     /// Whether nothing was left out.
     pub complete: bool,
-    pub failure: Option<Failure>,
+    pub failure: Option<FailedExecution>,
     pub elapsed: Duration,
 }
 
 /// A failed execution.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct FailedExecution {
     pub text: String,
     /// Index of each chosen event in the list of enabled events; see [`replay`].
     pub choices: Vec<u16>,
@@ -47,14 +47,14 @@ impl Seen {
     }
 
     /// Applies event number `next` and records the choice.
-    fn step(&mut self, execution: &mut Execution, events: &[Event], next: usize, choices: &mut Vec<u16>) {
+    fn step(&mut self, execution: &mut Execution, events: &[MachineEvent], next: usize, choices: &mut Vec<u16>) {
         choices.push(next as u16);
         self.events += 1;
         execution.apply(events[next]);
     }
 
     /// Counts an execution that has ended. Returns whether it failed.
-    fn fails(&mut self, program: &Program, execution: &Execution, choices: Vec<u16>) -> bool {
+    fn fails(&mut self, program: &ExploreProgram, execution: &Execution, choices: Vec<u16>) -> bool {
         self.executions += 1;
         self.failure = execution.failure().map(|text| explained(program, text, choices));
         self.failure.is_some()
@@ -62,18 +62,18 @@ impl Seen {
 }
 
 /// Explores every interleaving, at most `most` executions.
-pub fn all(program: &Program, most: u64) -> Seen {
+pub fn all(program: &ExploreProgram, most: u64) -> Seen {
     explore(program, None, most, true)
 }
 
 /// Like [`all`], but also continues from states that were reached before.
-pub fn all_again(program: &Program, most: u64) -> Seen {
+pub fn all_again(program: &ExploreProgram, most: u64) -> Seen {
     explore(program, None, most, false)
 }
 
 /// Explores executions. With `bound`, at most that many choices differ from the default schedule. With `remembers`, the
 /// search continues only once from each state.
-fn explore(program: &Program, bound: Option<u32>, most: u64, remembers: bool) -> Seen {
+fn explore(program: &ExploreProgram, bound: Option<u32>, most: u64, remembers: bool) -> Seen {
     let started = Instant::now();
     let mut path: Vec<Branch> = Vec::new();
     let mut met: HashMap<u64, u32> = HashMap::new();
@@ -81,7 +81,7 @@ fn explore(program: &Program, bound: Option<u32>, most: u64, remembers: bool) ->
     let mut events = Vec::new();
     loop {
         let mut execution = Execution::new(program);
-        let mut late: HashSet<Event> = HashSet::new();
+        let mut late: HashSet<MachineEvent> = HashSet::new();
         let mut left = bound.unwrap_or(u32::MAX);
         let mut choices = Vec::new();
         let mut depth = 0;
@@ -119,7 +119,7 @@ fn explore(program: &Program, bound: Option<u32>, most: u64, remembers: bool) ->
                         left -= 1;
                         if !late.contains(&events[next]) {
                             let passed = events[..next].iter().filter(|event| !late.contains(event));
-                            let passed: Vec<Event> = passed.copied().collect();
+                            let passed: Vec<MachineEvent> = passed.copied().collect();
                             late.extend(passed);
                         }
                     }
@@ -150,20 +150,20 @@ fn explore(program: &Program, bound: Option<u32>, most: u64, remembers: bool) ->
 }
 
 /// Returns an event's name as a hash that does not depend on the order in which transfers were posted.
-fn name(execution: &Execution, event: Event) -> u64 {
+fn name(execution: &Execution, event: MachineEvent) -> u64 {
     let flight = |number: usize| execution.wire.borrow().flights[number].summary();
     match event {
-        Event::Drain(pe) => mix(1, pe as u64),
-        Event::Kernel(pe) => mix(2, pe as u64),
-        Event::Arrive(number) => mix(3, flight(number)),
-        Event::Tell(number) => mix(4, flight(number)),
-        Event::Complete(number) => mix(5, flight(number)),
+        MachineEvent::Drain(pe) => mix(1, pe as u64),
+        MachineEvent::Kernel(pe) => mix(2, pe as u64),
+        MachineEvent::Arrive(number) => mix(3, flight(number)),
+        MachineEvent::Tell(number) => mix(4, flight(number)),
+        MachineEvent::Complete(number) => mix(5, flight(number)),
     }
 }
 
 /// Explores with bounds of 0, 1, ... until a failure is found, all executions were explored, or `most` executions are
 /// reached. Returns the last bound, and the sums over all bounds.
-pub fn deeper(program: &Program, most: u64) -> (u32, Seen) {
+pub fn deeper(program: &ExploreProgram, most: u64) -> (u32, Seen) {
     let mut before = (0, 0, Duration::ZERO);
     for bound in 0.. {
         let mut seen = explore(program, Some(bound), most - before.0, true);
@@ -178,13 +178,13 @@ pub fn deeper(program: &Program, most: u64) -> (u32, Seen) {
 }
 
 /// Executes `count` random schedules, with seeds starting at `first`.
-pub fn walks(program: &Program, first: u64, count: u64) -> Seen {
+pub fn walks(program: &ExploreProgram, first: u64, count: u64) -> Seen {
     let started = Instant::now();
     let mut seen = Seen { complete: false, ..Seen::new() };
     let mut events = Vec::new();
     for seed in first..first + count {
         let mut execution = Execution::new(program);
-        let mut priorities: HashMap<Event, u64> = HashMap::new();
+        let mut priorities: HashMap<MachineEvent, u64> = HashMap::new();
         let mut choices = Vec::new();
         let mut drawn = 0;
         let mut draw = || {
@@ -221,7 +221,7 @@ pub fn walks(program: &Program, first: u64, count: u64) -> Seen {
 
 /// Replays an execution with the given choices, and with the first event once these are exhausted. Returns the failure,
 /// if any, and the schedule.
-pub fn replay(program: &Program, choices: &[u16]) -> (Option<String>, Vec<String>) {
+pub fn replay(program: &ExploreProgram, choices: &[u16]) -> (Option<String>, Vec<String>) {
     let mut execution = Execution::new(program);
     let (mut events, mut schedule) = (Vec::new(), Vec::new());
     let mut choices = choices.iter();
@@ -235,8 +235,8 @@ pub fn replay(program: &Program, choices: &[u16]) -> (Option<String>, Vec<String
     (execution.failure().map(str::to_owned), schedule)
 }
 
-fn explained(program: &Program, text: &str, choices: Vec<u16>) -> Failure {
+fn explained(program: &ExploreProgram, text: &str, choices: Vec<u16>) -> FailedExecution {
     let (again, schedule) = replay(program, &choices);
     assert_eq!(again.as_deref(), Some(text), "{}: the same choices give another end", program.name);
-    Failure { text: text.to_owned(), choices, schedule }
+    FailedExecution { text: text.to_owned(), choices, schedule }
 }

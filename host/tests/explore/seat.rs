@@ -1,7 +1,7 @@
 //! Environment of a PE's kernel: the world of the real device code, objects, and a judge that records failures.
 
-use kernels::collective::State;
-use kernels::gin::{Block, Context, Inbox, Signal, Sym, World};
+use kernels::collective::BlockCounters;
+use kernels::gin::{Block, Context, Inbox, Signal, Sym, WorldView};
 use kernels::pattern;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -56,14 +56,14 @@ impl Judge {
 /// Environment of a PE's kernel.
 #[derive(Clone)]
 pub struct TestPe {
-    pub world: World,
+    pub world: WorldView,
     pub me: u32,
     pub pes: u32,
     /// Number of PEs of a node.
     pub local: u32,
     pub judge: Rc<Judge>,
     /// State of the collectives for their single block.
-    pub state: *mut State,
+    pub state: *mut BlockCounters,
     /// Timestamps, which are not read.
     pub times: *mut u64,
 }

@@ -6,7 +6,7 @@
 //! contains [`POISON`], so that premature reads and prematurely returned slots do not contain the correct bytes by
 //! chance.
 
-use ginlab::fabric::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use ginlab::fabric::{Access, Completion, FabricError, MemoryRange, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use kernels::command::SIGNALS;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -71,7 +71,7 @@ impl Flight {
 
 /// The wire between the PEs.
 #[derive(Default)]
-pub struct Wire {
+pub struct ExploreWire {
     heaps: Vec<*mut u8>,
     pub flights: Vec<Flight>,
     /// Completions that each PE's rail returns at its next poll.
@@ -85,10 +85,10 @@ pub struct Wire {
     pub failure: Option<String>,
 }
 
-impl Wire {
-    pub fn new(heaps: Vec<*mut u8>, room: usize, credits_early: bool) -> Rc<RefCell<Wire>> {
+impl ExploreWire {
+    pub fn new(heaps: Vec<*mut u8>, room: usize, credits_early: bool) -> Rc<RefCell<ExploreWire>> {
         let queues = heaps.iter().map(|_| Vec::new()).collect();
-        Rc::new(RefCell::new(Wire { heaps, room, credits_early, queues, ..Wire::default() }))
+        Rc::new(RefCell::new(ExploreWire { heaps, room, credits_early, queues, ..ExploreWire::default() }))
     }
 
     fn memory(&self, pe: usize, offset: u64, bytes: usize) -> *mut [u8] {
@@ -184,11 +184,11 @@ impl Wire {
 pub struct WireRail {
     pe: usize,
     limits: RailLimits,
-    wire: Rc<RefCell<Wire>>,
+    wire: Rc<RefCell<ExploreWire>>,
 }
 
 impl WireRail {
-    pub fn new(pe: usize, longest: u64, wire: &Rc<RefCell<Wire>>) -> WireRail {
+    pub fn new(pe: usize, longest: u64, wire: &Rc<RefCell<ExploreWire>>) -> WireRail {
         let limits = RailLimits {
             max_transfer_bytes: longest,
             max_outstanding: wire.borrow().room,
@@ -219,7 +219,7 @@ impl Rail for WireRail {
     fn remove_peer(&mut self, _: usize) -> Result<(), FabricError> {
         Err(self.has_none("peers that leave"))
     }
-    unsafe fn register(&mut self, memory: Memory, _: Access) -> Result<u64, FabricError> {
+    unsafe fn register(&mut self, memory: MemoryRange, _: Access) -> Result<u64, FabricError> {
         Ok(memory.bytes as u64)
     }
     fn remote(&self, region: &u64) -> RemoteRegion {

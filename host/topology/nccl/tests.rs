@@ -3,14 +3,14 @@
 
 use super::write::mask_of_cores;
 use super::*;
-use crate::{Way, near};
+use crate::{PciPath, near};
 use proptest::prelude::*;
 
 /// Relevant properties of a GPU: address, node, cores, nearest NICs.
 type Fact = (String, Option<u32>, Option<String>, Vec<String>);
 
 fn facts(tree: &Tree) -> Vec<Fact> {
-    let cards = |nics: &[&Function]| nics.iter().map(|nic| nic.address.to_string()).collect();
+    let cards = |nics: &[&PciFunction]| nics.iter().map(|nic| nic.address.to_string()).collect();
     let fact = |near: crate::Near<'_>| {
         (near.gpu.address.to_string(), near.gpu.numa_node, near.gpu.cores.clone(), cards(&near.nics))
     };
@@ -23,7 +23,7 @@ fn p5_topology_round_trips_through_nccl() {
     let text = write(&p5);
     let back = parse(&text).unwrap();
     assert_eq!(facts(&back), facts(&p5));
-    assert_eq!(back.of(Kind::Nic).count(), 32);
+    assert_eq!(back.of(PciKind::Nic).count(), 32);
     // One bridge per GPU. NCCL counts the bridges in between.
     assert_eq!(text.matches("0x060400").count(), 8, "{text}");
     assert!(text.contains("<cpu numaid=\"-1\">"), "{text}");
@@ -53,26 +53,27 @@ fn sibling_devices_get_bridge_for_nccl() {
     assert!(text.contains("<pci busid=\"ffff:ff:01.0\" class=\"0x060400\" link_speed=\"16.0 GT/s PCIe\""), "{text}");
     let back = parse(&text).unwrap();
     assert_eq!(facts(&back), facts(&p4d()));
-    assert!(near(&p4d()).iter().all(|near| near.way == Some(Way::Root)));
-    assert!(near(&back).iter().all(|near| near.way == Some(Way::Switch)));
+    assert!(near(&p4d()).iter().all(|near| near.way == Some(PciPath::Root)));
+    assert!(near(&back).iter().all(|near| near.way == Some(PciPath::Switch)));
 }
 
 /// Returns two root buses of a p4d as its VM shows them: GPUs and an EFA device on the same bus, without bridges.
 fn p4d() -> Tree {
-    let device = |kind, bus: u8, device: u8| Function {
+    let device = |kind, bus: u8, device: u8| PciFunction {
         address: PciAddress { domain: 0, bus, device, function: 0 },
         kind,
         name: String::new(),
         driver: None,
-        rma: kind == Kind::Nic,
+        rma: kind == PciKind::Nic,
         efa: false,
         path: format!("/sys/devices/pci0000:{bus:02x}/0000:{bus:02x}:{device:02x}.0"),
         numa_node: Some(0),
         cores: Some("0-23".into()),
         link: Some(("Unknown".into(), "0".into())),
-        best_link: (kind == Kind::Gpu).then(|| ("16.0 GT/s PCIe".into(), "16".into())),
+        best_link: (kind == PciKind::Gpu).then(|| ("16.0 GT/s PCIe".into(), "16".into())),
     };
-    let of_bus = |bus| [device(Kind::Nic, bus, 0x1b), device(Kind::Gpu, bus, 0x1c), device(Kind::Gpu, bus, 0x1d)];
+    let of_bus =
+        |bus| [device(PciKind::Nic, bus, 0x1b), device(PciKind::Gpu, bus, 0x1c), device(PciKind::Gpu, bus, 0x1d)];
     Tree::sorted([of_bus(0x10), of_bus(0x20)].concat())
 }
 
@@ -94,7 +95,8 @@ fn nccl_written_topology_parses() {
 </system>"#;
     let tree = parse(text).unwrap();
     assert_eq!(facts(&tree), [("0000:53:00.0".into(), Some(1), Some("32-63".into()), vec!["0000:4f:00.0".into()])]);
-    let names: Vec<_> = tree.of(Kind::Nic).map(|nic| (nic.name.as_str(), nic.rma, nic.best_link.is_some())).collect();
+    let names: Vec<_> =
+        tree.of(PciKind::Nic).map(|nic| (nic.name.as_str(), nic.rma, nic.best_link.is_some())).collect();
     assert_eq!(names, [("eth0", false, false), ("rdmap79s0", true, false)]);
 }
 
@@ -131,10 +133,10 @@ fn invalid_topologies_are_reported_in_one_line() {
 #[test]
 fn nic_without_node_is_below_cpu_with_gpus() {
     let mut tree = p4d();
-    let unknown = |function: &mut Function| (function.numa_node, function.cores) = (None, None);
+    let unknown = |function: &mut PciFunction| (function.numa_node, function.cores) = (None, None);
     for function in &mut tree.functions {
         match (function.kind, function.address.bus) {
-            (Kind::Nic, 0x10) => unknown(function),
+            (PciKind::Nic, 0x10) => unknown(function),
             (_, 0x20) => function.numa_node = Some(1),
             _ => {}
         }
@@ -177,10 +179,10 @@ fn facts_missing_from_file_are_stated() {
     assert_eq!(
         found,
         [
-            ("0000:51:00.0".into(), Kind::Nic, true),
-            ("0000:54:00.0".into(), Kind::Nic, false),
-            ("0001:50:00.0".into(), Kind::Nic, true),
-            ("0002:53:00.0".into(), Kind::Gpu, false),
+            ("0000:51:00.0".into(), PciKind::Nic, true),
+            ("0000:54:00.0".into(), PciKind::Nic, false),
+            ("0001:50:00.0".into(), PciKind::Nic, true),
+            ("0002:53:00.0".into(), PciKind::Gpu, false),
         ]
     );
     assert_eq!(tree.lacks.len(), 1, "{:?}", tree.lacks);
@@ -208,7 +210,7 @@ fn file_of_several_hosts_is_refused() {
 }
 
 /// Returns a device on a root bus, below a port of it, or below a switch below that port.
-fn anywhere((root, port, depth, is_gpu): (u8, u8, u8, bool), number: u8) -> Function {
+fn anywhere((root, port, depth, is_gpu): (u8, u8, u8, bool), number: u8) -> PciFunction {
     // A device on a root bus has the number of that bus.
     let (bus, device) = if depth == 0 { (root, 0x10 + number) } else { (0x80 + number, 0) };
     let address = PciAddress { domain: 0, bus, device, function: 0 };
@@ -219,9 +221,9 @@ fn anywhere((root, port, depth, is_gpu): (u8, u8, u8, bool), number: u8) -> Func
     if depth > 1 {
         path += &format!("/0000:{:02x}:00.0", 0x40 + root * 4 + port);
     }
-    Function {
+    PciFunction {
         address,
-        kind: if is_gpu { Kind::Gpu } else { Kind::Nic },
+        kind: if is_gpu { PciKind::Gpu } else { PciKind::Nic },
         name: String::new(),
         driver: None,
         rma: !is_gpu,

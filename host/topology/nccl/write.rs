@@ -3,7 +3,7 @@
 use super::{UNPLACED, VERSION, VIRTUAL};
 use crate::cores;
 use crate::pci::PciAddress;
-use crate::tree::{Function, Kind, Tree};
+use crate::tree::{PciFunction, PciKind, Tree};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -34,17 +34,17 @@ impl<'a> Placed<'a> {
                 of_root.entry(root(function)).or_insert(node);
             }
         }
-        let any = tree.of(Kind::Gpu).chain(&tree.functions).find_map(|function| function.numa_node);
+        let any = tree.of(PciKind::Gpu).chain(&tree.functions).find_map(|function| function.numa_node);
         Placed { of_root, any }
     }
 
-    fn node(&self, function: &Function) -> Option<u32> {
+    fn node(&self, function: &PciFunction) -> Option<u32> {
         function.numa_node.or_else(|| self.of_root.get(root(function)).copied()).or(self.any)
     }
 }
 
 /// Returns the root bus in a device's path, for example `pci0000:44`; empty if it has none.
-fn root(function: &Function) -> &str {
+fn root(function: &PciFunction) -> &str {
     function.path.split('/').find(|part| part.starts_with("pci")).unwrap_or_default()
 }
 
@@ -52,7 +52,7 @@ fn root(function: &Function) -> &str {
 #[derive(Default)]
 struct Branch<'a> {
     below: BTreeMap<PciAddress, Branch<'a>>,
-    device: Option<&'a Function>,
+    device: Option<&'a PciFunction>,
     /// Whether the device is below a `<cpu>` whose node may not be that of the device.
     unplaced: bool,
 }
@@ -64,8 +64,8 @@ struct Branch<'a> {
 /// them crosses the CPU.
 #[must_use]
 pub fn write(tree: &Tree) -> String {
-    let with_rma = tree.of(Kind::Nic).any(|nic| nic.rma);
-    let shown = |function: &&Function| function.kind == Kind::Gpu || function.rma || !with_rma;
+    let with_rma = tree.of(PciKind::Nic).any(|nic| nic.rma);
+    let shown = |function: &&PciFunction| function.kind == PciKind::Gpu || function.rma || !with_rma;
     let places = Placed::of(tree);
     // Grouped by NUMA node, then by root.
     let mut nodes: BTreeMap<Option<u32>, BTreeMap<&str, Branch<'_>>> = BTreeMap::new();
@@ -84,7 +84,7 @@ pub fn write(tree: &Tree) -> String {
     // Writing to a String cannot fail.
     let mut out = format!("<system version=\"{VERSION}\">\n");
     for (node, roots) in &nodes {
-        let cores = |function: &&Function| function.numa_node == *node && function.cores.is_some();
+        let cores = |function: &&PciFunction| function.numa_node == *node && function.cores.is_some();
         let cores = tree.functions.iter().find(cores).and_then(|function| function.cores.as_deref());
         let mask = cores.and_then(cores::parse_list).map(|cores| format!(" affinity=\"{}\"", mask_of_cores(&cores)));
         let number = node.map_or("-1".to_owned(), |node| node.to_string());
@@ -93,7 +93,7 @@ pub fn write(tree: &Tree) -> String {
         let _ = writeln!(out, "  <cpu numaid=\"{number}\"{mask}>");
         for root in roots.values() {
             let beside = |kind| root.below.values().any(|one| one.device.is_some_and(|device| device.kind == kind));
-            if beside(Kind::Gpu) && beside(Kind::Nic) {
+            if beside(PciKind::Gpu) && beside(PciKind::Nic) {
                 let bridge = PciAddress {
                     domain: VIRTUAL.0,
                     bus: VIRTUAL.1,
@@ -123,7 +123,7 @@ pub fn write(tree: &Tree) -> String {
 fn element(out: &mut String, indent: usize, address: PciAddress, branch: &Branch<'_>, keep: bool) {
     match branch.device {
         Some(device) => {
-            let class = if device.kind == Kind::Gpu { "0x030200" } else { "0x020000" };
+            let class = if device.kind == PciKind::Gpu { "0x030200" } else { "0x020000" };
             let link = link(device).map(|(_, text)| text).unwrap_or_default();
             let unplaced = if branch.unplaced { format!(" {UNPLACED}=\"1\"") } else { String::new() };
             let _ = writeln!(out, "{:indent$}<pci busid=\"{address}\" class=\"{class}\"{link}{unplaced}/>", "");
@@ -141,7 +141,7 @@ fn element(out: &mut String, indent: usize, address: PciAddress, branch: &Branch
 
 /// Returns the attributes for a device's link, and a number for comparison: transfer rate times lanes. `None` if the
 /// link is unknown; VMs report `Unknown`, and 0 or 255 lanes.
-fn link(device: &Function) -> Option<(f64, String)> {
+fn link(device: &PciFunction) -> Option<(f64, String)> {
     let (speed, width) = device.best_link.as_ref().or(device.link.as_ref())?;
     let rate: f64 = speed.split(' ').next()?.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0)?;
     let lanes: u32 = width.parse().ok().filter(|lanes| (1..=32).contains(lanes))?;

@@ -1,6 +1,6 @@
 //! Kind of a PCI function, derived from its class and IDs. A name is used only if a listing has neither.
 
-use super::Kind;
+use super::PciKind;
 
 /// Vendor ID of NVIDIA.
 pub const NVIDIA: u16 = 0x10de;
@@ -73,12 +73,12 @@ impl Identity {
 
     /// Returns the kind; `None` if the function is neither GPU nor NIC.
     #[must_use]
-    pub fn kind(&self) -> Option<Kind> {
+    pub fn kind(&self) -> Option<PciKind> {
         let is_nvidia = self.vendor == Some(NVIDIA);
         match self.class.map(|class| class >> 8) {
-            _ if self.is_efa() => Some(Kind::Nic),
-            Some(0x03) => is_nvidia.then_some(Kind::Gpu),
-            Some(0x02) => Some(Kind::Nic),
+            _ if self.is_efa() => Some(PciKind::Nic),
+            Some(0x03) => is_nvidia.then_some(PciKind::Gpu),
+            Some(0x02) => Some(PciKind::Nic),
             Some(_) => None,
             None => self.kind_by_name(is_nvidia),
         }
@@ -97,7 +97,7 @@ impl Identity {
     }
 
     /// Returns the kind by name, for `lspci -tv`, which prints no classes.
-    fn kind_by_name(&self, is_nvidia: bool) -> Option<Kind> {
+    fn kind_by_name(&self, is_nvidia: bool) -> Option<PciKind> {
         const OTHER: [&str; 10] =
             ["audio", "usb", "ucsi", "switch", "bridge", "controller", "memory", "management", "nvme", "dma"];
         const NIC: [&str; 9] = [
@@ -113,14 +113,16 @@ impl Identity {
         ];
         if self.name.is_empty() {
             // An ID without class and name suffices only for vendors that make nothing but NICs.
-            return (self.vendor == Some(MELLANOX)).then_some(Kind::Nic);
+            return (self.vendor == Some(MELLANOX)).then_some(PciKind::Nic);
         }
         let nic = self.has_word(&NIC) || (self.vendor == Some(MELLANOX) && self.has_word(&["bluefield"]));
         let ena = self.vendor == Some(AMAZON) && matches!(self.device, Some(0x0ec2 | 0x1ec2 | 0xec20..=0xec22));
         match () {
-            () if ena => Some(Kind::Nic),
-            () if is_nvidia => (!self.is_switch() && !nic && !self.has_word(&OTHER)).then_some(Kind::Gpu),
-            () if nic && !self.has_word(&["bridge", "switch", "audio", "management", "nvme", "dma"]) => Some(Kind::Nic),
+            () if ena => Some(PciKind::Nic),
+            () if is_nvidia => (!self.is_switch() && !nic && !self.has_word(&OTHER)).then_some(PciKind::Gpu),
+            () if nic && !self.has_word(&["bridge", "switch", "audio", "management", "nvme", "dma"]) => {
+                Some(PciKind::Nic)
+            }
             () => None,
         }
     }
@@ -212,21 +214,21 @@ mod tests {
     fn ids_and_classes_decide_before_names() {
         let kind = |class, text| Identity::of_text(class, text).kind();
         for (class, text, expected) in [
-            (Some(0x0302), "Device 10de:2901", Some(Kind::Gpu)),
-            (Some(0x0300), "NVIDIA Corporation Network [Ethernet]", Some(Kind::Gpu)),
+            (Some(0x0302), "Device 10de:2901", Some(PciKind::Gpu)),
+            (Some(0x0300), "NVIDIA Corporation Network [Ethernet]", Some(PciKind::Gpu)),
             (Some(0x0300), "ASPEED Technology, Inc. [1a03:2000]", None),
             (Some(0x0403), "NVIDIA Corporation GB202 [GeForce]", None),
             (Some(0x0680), "NVIDIA Corporation GH100 [H100 NVSwitch]", None),
-            (Some(0x0200), "NVIDIA Corporation GH100", Some(Kind::Nic)),
-            (None, "Amazon.com, Inc. Device efa2", Some(Kind::Nic)),
-            (None, "Amazon.com, Inc. Device ec20", Some(Kind::Nic)),
+            (Some(0x0200), "NVIDIA Corporation GH100", Some(PciKind::Nic)),
+            (None, "Amazon.com, Inc. Device efa2", Some(PciKind::Nic)),
+            (None, "Amazon.com, Inc. Device ec20", Some(PciKind::Nic)),
             (None, "Amazon.com, Inc. Device 8061", None),
             (None, "NVIDIA Corporation GB202 High Definition Audio Controller", None),
             (None, "NVIDIA Corporation TU102 USB 3.1 Host Controller", None),
             (None, "NVIDIA Corporation TU102 USB Type-C UCSI Controller", None),
             (None, "NVIDIA Corporation Device 22a3", None),
-            (None, "NVIDIA Corporation Device 2330", Some(Kind::Gpu)),
-            (None, "Mellanox Technologies MT2892 Family [ConnectX-6 Dx]", Some(Kind::Nic)),
+            (None, "NVIDIA Corporation Device 2330", Some(PciKind::Gpu)),
+            (None, "Mellanox Technologies MT2892 Family [ConnectX-6 Dx]", Some(PciKind::Nic)),
             (None, "Mellanox Technologies MT43244 BlueField-3 SoC Management Interface", None),
             (None, "Intel Corporation 440FX - 82441FX PMC [Natoma]", None),
         ] {

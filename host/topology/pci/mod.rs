@@ -28,7 +28,7 @@ impl fmt::Display for PciAddress {
 
 /// Kinds of PCI devices that ginlab uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PciKind {
     /// A display or 3D controller of NVIDIA.
     Gpu,
     /// A network or InfiniBand controller.

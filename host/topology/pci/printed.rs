@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// A function listed by `lspci`, with all parsed properties.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Printed {
+pub struct LspciFunction {
     /// Class, ids and name.
     pub identity: Identity,
     /// Path below `/sys/devices`, if the listing draws the bridges (`lspci -t`, `lspci -PP`).
@@ -55,7 +55,7 @@ pub fn pci_tree(listing: &str) -> Result<Vec<(PciAddress, String)>, String> {
 ///
 /// # Errors
 /// Returns the number of the first line that is not part of such output.
-pub fn lspci_devices(listing: &str) -> Result<BTreeMap<PciAddress, Printed>, String> {
+pub fn lspci_devices(listing: &str) -> Result<BTreeMap<PciAddress, LspciFunction>, String> {
     let mut found = BTreeMap::new();
     let (mut forest, mut flat) = (forest::Forest::default(), flat::Flat::default());
     // The first bytes of files that PowerShell writes.
@@ -92,21 +92,21 @@ pub fn lspci_devices(listing: &str) -> Result<BTreeMap<PciAddress, Printed>, Str
     Ok(found)
 }
 
-impl Printed {
+impl LspciFunction {
     /// Returns the kind; `None` if the function is neither GPU nor NIC.
     #[must_use]
-    pub fn kind(&self, address: &PciAddress) -> Option<super::Kind> {
+    pub fn kind(&self, address: &PciAddress) -> Option<super::PciKind> {
         // The other functions of a GPU are for example audio and USB. Without class and name, only the function number
         // distinguishes them.
         self.identity
             .kind()
-            .filter(|kind| *kind != super::Kind::Gpu || address.function == 0 || !self.identity.is_guessed())
+            .filter(|kind| *kind != super::PciKind::Gpu || address.function == 0 || !self.identity.is_guessed())
     }
 }
 
 /// Adds facts that another line contains about a function, if they are not known yet. A class or an ID is preferred to
 /// a name.
-fn add(found: &mut BTreeMap<PciAddress, Printed>, address: PciAddress, identity: Identity, path: Option<String>) {
+fn add(found: &mut BTreeMap<PciAddress, LspciFunction>, address: PciAddress, identity: Identity, path: Option<String>) {
     let known = found.entry(address).or_default();
     known.path = known.path.take().or(path);
     let old = &mut known.identity;

@@ -5,8 +5,8 @@
 //! broadcast only the root sends, so the receivers send acknowledgements.
 
 use super::sum::Adds;
-use super::{ALL_GATHER, ALL_TO_ALL, BLOCKING, BROADCAST, CollectiveArgs, Done, MUTE, REDUCE_SCATTER};
-use super::{SIGNALS_OF_BLOCK, State, turns};
+use super::{ALL_GATHER, ALL_TO_ALL, BLOCKING, BROADCAST, CallResult, CollectiveKernelArgs, MUTE, REDUCE_SCATTER};
+use super::{BlockCounters, SIGNALS_OF_BLOCK, turns};
 use crate::gin::{Block, Context, Inbox, Program, Scope, Thread, Warp};
 use cuda_std::{kernel, thread};
 
@@ -15,7 +15,7 @@ use cuda_std::{kernel, thread};
 const ACKNOWLEDGED: u32 = 0;
 
 #[inline(always)]
-fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut State) -> Done {
+fn turn<S: Scope>(args: &CollectiveKernelArgs, line: &mut Context<S>, state: &mut BlockCounters) -> CallResult {
     let (me, pes) = (line.world().me, line.world().pes);
     let block = thread::block_idx_x();
     let by_chunks = args.operation <= REDUCE_SCATTER;
@@ -91,7 +91,7 @@ fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut Stat
 /// The arguments must be objects of the world's heap and, except for addresses and flags, the same on all PEs. `state`
 /// and `times` must have space for every block.
 #[kernel(resident)]
-pub unsafe fn collective_messages_thread(program: Program<CollectiveArgs>) {
+pub unsafe fn collective_messages_thread(program: Program<CollectiveKernelArgs>) {
     turns::<Thread>(&program, turn);
 }
 
@@ -100,7 +100,7 @@ pub unsafe fn collective_messages_thread(program: Program<CollectiveArgs>) {
 /// # Safety
 /// The requirements of [`collective_messages_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn collective_messages_warp(program: Program<CollectiveArgs>) {
+pub unsafe fn collective_messages_warp(program: Program<CollectiveKernelArgs>) {
     turns::<Warp>(&program, turn);
 }
 
@@ -109,6 +109,6 @@ pub unsafe fn collective_messages_warp(program: Program<CollectiveArgs>) {
 /// # Safety
 /// The requirements of [`collective_messages_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn collective_messages_block(program: Program<CollectiveArgs>) {
+pub unsafe fn collective_messages_block(program: Program<CollectiveKernelArgs>) {
     turns::<Block>(&program, turn);
 }

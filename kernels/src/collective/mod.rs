@@ -26,8 +26,8 @@
 //! stores. Between nodes a PE communicates only with the PEs at the same place in their nodes, by signalled puts over
 //! rails. All-to-all and the scatter of a broadcast are exceptions.
 //!
-//! **State.** The counts of what a block has sent and waited for are kept in device memory ([`State`]), not in the
-//! arguments, because a graph replays the arguments.
+//! **State.** The counts of what a block has sent and waited for are kept in device memory ([`BlockCounters`]), not in
+//! the arguments, because a graph replays the arguments.
 
 #[cfg(feature = "collective_messages")]
 pub mod messages;
@@ -62,18 +62,18 @@ pub const BF16: u32 = 1;
 /// Elements are IEEE half precision, summed like [`BF16`].
 pub const F16: u32 = 2;
 
-/// Flag of [`CollectiveArgs::flags`]: the kernel waits for the arrival of each put.
+/// Flag of [`CollectiveKernelArgs::flags`]: the kernel waits for the arrival of each put.
 pub const BLOCKING: u32 = 1;
-/// Flag of [`CollectiveArgs::flags`]: this PE raises its signals but sends no data, or wrong data, to other PEs, so
-/// that tests can check that verification fails.
+/// Flag of [`CollectiveKernelArgs::flags`]: this PE raises its signals but sends no data, or wrong data, to other PEs,
+/// so that tests can check that verification fails.
 pub const MUTE: u32 = 2;
 
-/// Flag of [`CollectiveArgs::flags`]: in an all-reduce by words each PE sums one chunk and sends the sums in a second
-/// round.
+/// Flag of [`CollectiveKernelArgs::flags`]: in an all-reduce by words each PE sums one chunk and sends the sums in a
+/// second round.
 pub const TWO_TRIPS: u32 = 4;
 
-/// Flag of [`CollectiveArgs::flags`]: an all-to-all between nodes first gathers, over NVLink, all data of a node for
-/// one remote PE at the local PE of the same place, which sends it as one transfer.
+/// Flag of [`CollectiveKernelArgs::flags`]: an all-to-all between nodes first gathers, over NVLink, all data of a node
+/// for one remote PE at the local PE of the same place, which sends it as one transfer.
 pub const GATHERED: u32 = 8;
 
 /// Signals of a block: ready, parts, chunks of other nodes, chunks of this node.
@@ -82,7 +82,7 @@ pub const SIGNALS_OF_BLOCK: u32 = 4;
 /// Counters of a block that persist across launches. The host zeroes them once.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct BlockCounters {
     /// Rounds completed in each of the two inboxes.
     pub rounds: [u64; 2],
     /// Values that the block's signals had reached at the end of the last launch.
@@ -94,11 +94,11 @@ pub struct State {
 }
 
 // SAFETY: the type consists of `u64` words, without padding.
-unsafe impl cuda_std::Plain for State {}
+unsafe impl cuda_std::Plain for BlockCounters {}
 
 /// Arguments of the collective kernels.
 #[args]
-pub struct CollectiveArgs {
+pub struct CollectiveKernelArgs {
     /// The operation: [`ALL_TO_ALL`], [`ALL_GATHER`], [`REDUCE_SCATTER`], [`ALL_REDUCE`] or [`BROADCAST`].
     pub operation: u32,
     /// Element type of sums: [`F32`], [`BF16`] or [`F16`].
@@ -149,7 +149,7 @@ pub struct CollectiveArgs {
     /// Signals of the grid, for [`stores`].
     pub queue_signals: Signal,
     /// Device memory: one state per block.
-    pub state: *mut State,
+    pub state: *mut BlockCounters,
     /// Device memory: two timestamps per block.
     pub times: *mut u64,
 }
@@ -160,13 +160,13 @@ pub const fn slice_bytes(chunk: u64, blocks: u32) -> u64 {
     chunk.div_ceil(blocks as u64).next_multiple_of(16)
 }
 
-type Done = Result<(), Status>;
+type CallResult = Result<(), Status>;
 /// One iteration of one block.
-type Turn<S> = fn(&CollectiveArgs, &mut Context<S>, &mut State) -> Done;
+type Turn<S> = fn(&CollectiveKernelArgs, &mut Context<S>, &mut BlockCounters) -> CallResult;
 
 /// Runs the iterations of this block on its first thread, its first warp or the whole block, depending on the scope.
 #[inline(always)]
-fn turns<S: Scope>(program: &Program<CollectiveArgs>, turn: Turn<S>) {
+fn turns<S: Scope>(program: &Program<CollectiveKernelArgs>, turn: Turn<S>) {
     let Some(scope) = S::first_of_block() else { return };
     let args = &program.args;
     let block = thread::block_idx_x() as usize;

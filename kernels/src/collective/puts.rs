@@ -4,7 +4,7 @@
 mod plan;
 
 use super::sum::{NONE_APART, Spread, sum};
-use super::{ALL_GATHER, ALL_REDUCE, BLOCKING, CollectiveArgs, Done, MUTE, State};
+use super::{ALL_GATHER, ALL_REDUCE, BLOCKING, BlockCounters, CallResult, CollectiveKernelArgs, MUTE};
 use super::{SIGNALS_OF_BLOCK, turns};
 use crate::gin::{Block, Context, Program, Scope, Signal, Thread, Warp};
 use cuda_std::{kernel, thread};
@@ -24,7 +24,7 @@ const LOCAL: u32 = 3;
 /// transfers between nodes, which would take registers and stack from the copies. More than 1024 bytes of stack make a
 /// launch slower.
 struct Turn<'a, const SEVERAL: bool> {
-    args: &'a CollectiveArgs,
+    args: &'a CollectiveKernelArgs,
     me: u32,
     pes: u32,
     /// PEs per node.
@@ -40,7 +40,11 @@ struct Turn<'a, const SEVERAL: bool> {
 }
 
 #[inline(always)]
-fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut State) -> Done {
+fn turn<S: Scope, const SEVERAL: bool>(
+    args: &CollectiveKernelArgs,
+    line: &mut Context<S>,
+    state: &mut BlockCounters,
+) -> CallResult {
     let (me, pes, block) = (line.world().me, line.world().pes, thread::block_idx_x());
     let local = if SEVERAL { args.local } else { pes };
     let turn = Turn::<SEVERAL> {
@@ -98,7 +102,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
     /// `mine`. The first signal is a put with signal, which fences. Its fence also covers the other signals, because
     /// one thread raises all of them.
     #[inline(always)]
-    fn tell<S: Scope>(&self, line: &mut Context<S>, signal: u32, mine: u32, count: u32, base: u32) -> Done {
+    fn tell<S: Scope>(&self, line: &mut Context<S>, signal: u32, mine: u32, count: u32, base: u32) -> CallResult {
         let signal = self.signals.at(signal);
         for step in 1..count {
             let pe = base + (mine + step) % count;
@@ -113,7 +117,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
     }
 
     #[inline(always)]
-    fn wait<S: Scope>(&self, line: &mut Context<S>, state: &mut State, signal: u32, count: u64) -> Done {
+    fn wait<S: Scope>(&self, line: &mut Context<S>, state: &mut BlockCounters, signal: u32, count: u64) -> CallResult {
         let counted = &mut state.counted[signal as usize];
         *counted += count;
         line.signal_wait_until(self.signals.at(signal), *counted)
@@ -121,7 +125,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
 
     /// Computes the sums of a step.
     #[inline(always)]
-    fn sums<S: Scope>(&self, line: &mut Context<S>, state: &mut State, step: u32) {
+    fn sums<S: Scope>(&self, line: &mut Context<S>, state: &mut BlockCounters, step: u32) {
         let jobs = if step == REDUCE { self.nodes() } else { (step == FINISH) as u32 };
         if jobs == 0 {
             return;
@@ -163,7 +167,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
     /// Issues the puts of a transfer. Puts within this node are stores, which LOCAL signals at the end of the
     /// iteration. Each put to another node raises its own signal.
     #[inline(always)]
-    fn put<S: Scope>(&self, line: &mut Context<S>, state: &mut State, one: &Move, always: bool) -> Done {
+    fn put<S: Scope>(&self, line: &mut Context<S>, state: &mut BlockCounters, one: &Move, always: bool) -> CallResult {
         let args = self.args;
         let own = one.pe == self.me;
         if own && one.to.offset() == one.from.offset() {
@@ -200,7 +204,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
 /// The arguments must be objects of the world's heap and, except for addresses and flags, the same on all PEs. `state`
 /// and `times` must have space for every block.
 #[kernel(resident)]
-pub unsafe fn collective_puts_thread(program: Program<CollectiveArgs>) {
+pub unsafe fn collective_puts_thread(program: Program<CollectiveKernelArgs>) {
     turns::<Thread>(&program, turn::<_, false>);
 }
 
@@ -209,7 +213,7 @@ pub unsafe fn collective_puts_thread(program: Program<CollectiveArgs>) {
 /// # Safety
 /// The requirements of [`collective_puts_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn collective_puts_warp(program: Program<CollectiveArgs>) {
+pub unsafe fn collective_puts_warp(program: Program<CollectiveKernelArgs>) {
     turns::<Warp>(&program, turn::<_, false>);
 }
 
@@ -218,7 +222,7 @@ pub unsafe fn collective_puts_warp(program: Program<CollectiveArgs>) {
 /// # Safety
 /// The requirements of [`collective_puts_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn collective_puts_block(program: Program<CollectiveArgs>) {
+pub unsafe fn collective_puts_block(program: Program<CollectiveKernelArgs>) {
     turns::<Block>(&program, turn::<_, false>);
 }
 
@@ -227,7 +231,7 @@ pub unsafe fn collective_puts_block(program: Program<CollectiveArgs>) {
 /// # Safety
 /// The requirements of [`collective_puts_thread`] apply, except that only the heaps of a node must be mapped.
 #[kernel(resident)]
-pub unsafe fn collective_nodes_thread(program: Program<CollectiveArgs>) {
+pub unsafe fn collective_nodes_thread(program: Program<CollectiveKernelArgs>) {
     turns::<Thread>(&program, turn::<_, true>);
 }
 
@@ -236,7 +240,7 @@ pub unsafe fn collective_nodes_thread(program: Program<CollectiveArgs>) {
 /// # Safety
 /// The requirements of [`collective_nodes_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn collective_nodes_warp(program: Program<CollectiveArgs>) {
+pub unsafe fn collective_nodes_warp(program: Program<CollectiveKernelArgs>) {
     turns::<Warp>(&program, turn::<_, true>);
 }
 
@@ -245,6 +249,6 @@ pub unsafe fn collective_nodes_warp(program: Program<CollectiveArgs>) {
 /// # Safety
 /// The requirements of [`collective_nodes_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn collective_nodes_block(program: Program<CollectiveArgs>) {
+pub unsafe fn collective_nodes_block(program: Program<CollectiveKernelArgs>) {
     turns::<Block>(&program, turn::<_, true>);
 }

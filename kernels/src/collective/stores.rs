@@ -21,9 +21,9 @@
 
 mod part;
 
-use super::{ALL_GATHER, ALL_REDUCE, CollectiveArgs, Done};
+use super::{ALL_GATHER, ALL_REDUCE, CallResult, CollectiveKernelArgs};
 use crate::gin::signal::signal_word;
-use crate::gin::{Program, Scope, WaitBudget, Warp, World};
+use crate::gin::{Program, Scope, WaitBudget, Warp, WorldView};
 use crate::ring::Status;
 use cuda_std::memory::{
     Word, add_relaxed_sys_u64, fence_acq_rel_sys, fetch_add_acq_rel_gpu_u64, fetch_add_relaxed_gpu_u64,
@@ -58,7 +58,7 @@ const READY: u32 = 0;
 const DONE: u32 = 1;
 const PIECE: u32 = 2;
 
-/// Number of words of [`CollectiveArgs::queue`], which are zeroed once.
+/// Number of words of [`CollectiveKernelArgs::queue`], which are zeroed once.
 pub const WORDS: usize = COUNTED + SIGNALS as usize;
 /// Index of the next queue number of this grid.
 const TAKEN: usize = 0;
@@ -75,8 +75,8 @@ pub const COUNTED: usize = 4;
 /// functions, so that they stay in parameter memory. This keeps the stack below 1 KiB; a larger stack adds some
 /// microseconds to a launch.
 struct Grid<'a> {
-    args: &'a CollectiveArgs,
-    world: &'a World,
+    args: &'a CollectiveKernelArgs,
+    world: &'a WorldView,
     lane: u32,
     lanes: u32,
     /// Active lanes of this warp.
@@ -108,7 +108,7 @@ struct Grid<'a> {
 
 /// Parts of at most two pieces that this warp has sent but not yet signalled.
 #[derive(Clone, Copy, Default)]
-struct Untold {
+struct Unsignalled {
     /// Newer piece, followed by the number of its parts.
     piece: u32,
     parts: u64,
@@ -149,7 +149,7 @@ impl Grid<'_> {
 
     /// Waits until `signal` has its value for iteration `turn`. Only lane 0 polls.
     #[inline(always)]
-    fn wait(&self, signal: u32, turn: u64) -> Done {
+    fn wait(&self, signal: u32, turn: u64) -> CallResult {
         let (wanted, number) = (self.count(signal, turn), self.args.queue_signals.at(signal));
         let mut stop = 0;
         if self.lane == 0 {
@@ -226,7 +226,7 @@ impl Grid<'_> {
 
     /// Runs iteration `turn` of `last`, both counted from 1. Its queue numbers start at `first`.
     #[inline(always)]
-    fn turn(&self, (turn, last): (u64, u64), first: u64, stored: &mut Stored) -> Done {
+    fn turn(&self, (turn, last): (u64, u64), first: u64, stored: &mut Stored) -> CallResult {
         if !self.sums {
             // Sums need no check: their parts are stored to scratch memory. Results are stored to another PE only after
             // its parts have arrived, and therefore after it has started.
@@ -238,7 +238,7 @@ impl Grid<'_> {
         // The first `pieces` stages contain parts to be sent, the last `pieces` stages parts to be summed.
         let lag = if self.sums { LAG.min(self.pieces) } else { 0 };
         let stages = self.pieces + lag;
-        let mut untold = Untold::default();
+        let mut untold = Unsignalled::default();
         // Number of pieces whose arrival has been observed.
         let mut come = 0;
         let (mut stage, mut begin, mut next) = (0, first, self.take());
@@ -292,7 +292,7 @@ impl Grid<'_> {
     /// Counts a part that is about to be sent. Signals the parts sent of the previous piece, after a delay that differs
     /// between warps.
     #[inline(always)]
-    fn note(&self, untold: &mut Untold, piece: u32) {
+    fn note(&self, untold: &mut Unsignalled, piece: u32) {
         if untold.parts > 0 && untold.piece != piece {
             self.tell_piece(untold.old_piece, untold.old_parts);
             (untold.old_piece, untold.old_parts, untold.parts) = (untold.piece, untold.parts, 0);
@@ -310,10 +310,10 @@ impl Grid<'_> {
 
     /// Signals all parts that have been sent.
     #[inline(always)]
-    fn settle(&self, untold: &mut Untold) {
+    fn settle(&self, untold: &mut Unsignalled) {
         self.tell_piece(untold.old_piece, untold.old_parts);
         self.tell_piece(untold.piece, untold.parts);
-        *untold = Untold::default();
+        *untold = Unsignalled::default();
     }
 
     /// Adds this warp's totals. The last warp to finish resets the queue: all others have taken their last number and
@@ -344,7 +344,7 @@ impl Grid<'_> {
 /// - `queue` must point to [`WORDS`] words that no other grid uses at the same time, and `times` must have space for
 ///   every block.
 #[kernel(resident)]
-pub unsafe fn collective_stores(program: Program<CollectiveArgs>) {
+pub unsafe fn collective_stores(program: Program<CollectiveKernelArgs>) {
     let args = &program.args;
     grid::wait_for_grids_before();
     grid::let_next_grid_begin();

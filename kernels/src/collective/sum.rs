@@ -2,7 +2,7 @@
 //! bits.
 
 use super::{BF16, F32};
-use crate::gin::{Fold, World};
+use crate::gin::{Fold, WorldView};
 use cuda_std::half::{pack_bf16, pack_f16, unpack_bf16, unpack_f16};
 use cuda_std::vector::{load_words, load_words_of, store_words};
 
@@ -78,12 +78,12 @@ pub(super) const NONE_APART: (u32, u64) = (u32::MAX, 0);
 impl Spread {
     /// Creates a spread of ranges in this PE's own heap.
     #[inline(always)]
-    pub fn own(world: &World, offset: u64, stride: u64, count: u32) -> Spread {
+    pub fn own(world: &WorldView, offset: u64, stride: u64, count: u32) -> Spread {
         Spread { first: world.me, step: 0, offset, stride, count, apart: NONE_APART }
     }
 
     #[inline(always)]
-    fn address(&self, world: &World, number: u32) -> u64 {
+    fn address(&self, world: &WorldView, number: u32) -> u64 {
         // SAFETY: `peers` has one entry per PE, and the heaps of a node's PEs are mapped.
         let heap = unsafe { (*world.peers.add((self.first + number * self.step) as usize)).heap };
         heap + self.offset + number as u64 * self.stride
@@ -91,7 +91,7 @@ impl Spread {
 
     /// Returns the address of a source, which may be the range in `apart`.
     #[inline(always)]
-    fn source(&self, world: &World, number: u32) -> u64 {
+    fn source(&self, world: &WorldView, number: u32) -> u64 {
         let address = self.address(world, number);
         if number == self.apart.0 {
             address - self.offset - number as u64 * self.stride + self.apart.1
@@ -112,7 +112,7 @@ impl Spread {
 /// allocated separately.
 #[inline(never)]
 pub(super) unsafe fn sum(
-    world: &World,
+    world: &WorldView,
     element: u32,
     sources: &Spread,
     targets: &Spread,
@@ -123,7 +123,7 @@ pub(super) unsafe fn sum(
     let size = if element == F32 { 4 } else { 2 };
     let head = ((targets.offset.wrapping_neg()) % 16).min(bytes);
     let vectors = if targets.stride.is_multiple_of(16) { (bytes - head) / 16 } else { 0 };
-    let place = Place { head, bytes, rank, threads };
+    let place = ThreadRange { head, bytes, rank, threads };
     // SAFETY: the caller guarantees that all ranges are mapped and that no other thread accesses the targets.
     unsafe {
         match element {
@@ -162,7 +162,7 @@ pub(super) unsafe fn sum(
 }
 
 /// Share of a thread in a sum.
-struct Place {
+struct ThreadRange {
     /// Number of bytes before the first vector of the targets.
     head: u64,
     bytes: u64,
@@ -202,7 +202,13 @@ fn across(low: [u32; 4], high: [u32; 4], inside: u32) -> [u32; 4] {
 /// Sums `count` vectors of the targets after the head. Four aligned sources are summed by [`by_four`], others in rounds
 /// of several vectors and then one vector at a time.
 #[inline(always)]
-unsafe fn whole<const ELEMENT: u32>(world: &World, sources: &Spread, targets: &Spread, count: u64, place: &Place) {
+unsafe fn whole<const ELEMENT: u32>(
+    world: &WorldView,
+    sources: &Spread,
+    targets: &Spread,
+    count: u64,
+    place: &ThreadRange,
+) {
     let aligned = |offset: u64| (offset + place.head).is_multiple_of(16);
     let apart = sources.apart.0 == NONE_APART.0 || aligned(sources.apart.1);
     // SAFETY: the caller guarantees that the ranges are mapped and have `count` vectors after the head.
@@ -219,11 +225,11 @@ unsafe fn whole<const ELEMENT: u32>(world: &World, sources: &Spread, targets: &S
 
 #[inline(always)]
 unsafe fn rounds<const ELEMENT: u32, const N: usize, const SHIFTED: bool>(
-    world: &World,
+    world: &WorldView,
     sources: &Spread,
     targets: &Spread,
     count: u64,
-    place: &Place,
+    place: &ThreadRange,
 ) {
     let (mut index, step) = (place.rank as u64, place.threads as u64);
     while index + (N as u64 - 1) * step < count {
@@ -255,7 +261,13 @@ pub(super) fn added<const ELEMENT: u32, const N: usize>(loaded: &[[u32; 4]; N]) 
 /// Sums four sources. The loads of all four overlap with each other and with the stores of the previous round.
 /// Sequential loads, with the stores between rounds, would leave the links idle.
 #[inline(always)]
-unsafe fn by_four<const ELEMENT: u32>(world: &World, sources: &Spread, targets: &Spread, count: u64, place: &Place) {
+unsafe fn by_four<const ELEMENT: u32>(
+    world: &WorldView,
+    sources: &Spread,
+    targets: &Spread,
+    count: u64,
+    place: &ThreadRange,
+) {
     let (rank, threads, head) = (place.rank as u64, place.threads as u64, place.head);
     let starts = [0, 1, 2, 3].map(|number| sources.source(world, number) + head);
     // SAFETY: the caller guarantees that the sources are mapped, and `index` is below `count`.
@@ -284,10 +296,10 @@ unsafe fn by_four<const ELEMENT: u32>(world: &World, sources: &Spread, targets: 
 /// added.
 #[inline(always)]
 unsafe fn round<const ELEMENT: u32, const N: usize, const SHIFTED: bool>(
-    world: &World,
+    world: &WorldView,
     sources: &Spread,
     targets: &Spread,
-    place: &Place,
+    place: &ThreadRange,
     index: u64,
 ) {
     let offset = |vector: usize| place.head + (index + vector as u64 * place.threads as u64) * 16;

@@ -3,14 +3,16 @@
 //! sums to every PE.
 
 use super::sum::Adds;
-use super::{ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BLOCKING, CollectiveArgs, Done, MUTE, REDUCE_SCATTER, TWO_TRIPS};
+use super::{
+    ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BLOCKING, CallResult, CollectiveKernelArgs, MUTE, REDUCE_SCATTER, TWO_TRIPS,
+};
 use crate::gin::{Block, Inbox, Parts, Program, Scope, Thread, Warp};
 use cuda_std::{grid, kernel, thread};
 
 /// Runs the iterations of one block. Code before the wait for preceding grids does not depend on them and overlaps with
 /// them. After the wait each case has its own loop, so that only the values that this case needs are computed.
 #[inline(always)]
-fn turns<S: Scope, const PAIR: bool>(program: &Program<CollectiveArgs>) {
+fn turns<S: Scope, const PAIR: bool>(program: &Program<CollectiveKernelArgs>) {
     let Some(scope) = S::first_of_block() else { return };
     let (world, args) = (&program.world, &program.args);
     let block = thread::block_idx_x();
@@ -78,10 +80,10 @@ fn turns<S: Scope, const PAIR: bool>(program: &Program<CollectiveArgs>) {
 /// Calls `turn` for each iteration, with the number of its first round. Each iteration has `trips` rounds.
 #[inline(always)]
 fn each_turn<S: Scope>(
-    args: &CollectiveArgs,
+    args: &CollectiveKernelArgs,
     (pes, bytes, trips): (u32, u32, u32),
     scope: S,
-    turn: impl Fn(u32) -> Done,
+    turn: impl Fn(u32) -> CallResult,
 ) {
     let block = thread::block_idx_x() as usize;
     // SAFETY: `state` has one entry per block (contract of the kernels).
@@ -122,7 +124,7 @@ fn each_turn<S: Scope>(
 /// The arguments must be objects of the world's heap and, except for addresses and flags, the same on all PEs. `state`
 /// and `times` must have space for every block.
 #[kernel(resident)]
-pub unsafe fn collective_words_thread(program: Program<CollectiveArgs>) {
+pub unsafe fn collective_words_thread(program: Program<CollectiveKernelArgs>) {
     turns::<Thread, false>(&program);
 }
 
@@ -131,7 +133,7 @@ pub unsafe fn collective_words_thread(program: Program<CollectiveArgs>) {
 /// # Safety
 /// The requirements of [`collective_words_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn collective_words_warp(program: Program<CollectiveArgs>) {
+pub unsafe fn collective_words_warp(program: Program<CollectiveKernelArgs>) {
     turns::<Warp, false>(&program);
 }
 
@@ -140,7 +142,7 @@ pub unsafe fn collective_words_warp(program: Program<CollectiveArgs>) {
 /// # Safety
 /// The requirements of [`collective_words_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn collective_words_block(program: Program<CollectiveArgs>) {
+pub unsafe fn collective_words_block(program: Program<CollectiveKernelArgs>) {
     turns::<Block, false>(&program);
 }
 
@@ -150,6 +152,6 @@ pub unsafe fn collective_words_block(program: Program<CollectiveArgs>) {
 /// # Safety
 /// The requirements of [`collective_words_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn collective_words_pair(program: Program<CollectiveArgs>) {
+pub unsafe fn collective_words_pair(program: Program<CollectiveKernelArgs>) {
     turns::<Block, true>(&program);
 }

@@ -10,19 +10,19 @@
 //! write, only after all its bytes have arrived.
 
 use super::group::Group;
-use super::post::Known;
-use super::{Failure, NO_TURN, Queue, Transfer};
+use super::post::CachedState;
+use super::{NO_TURN, NicQueue, NicTransfer, QueueFailure};
 use crate::command::{Command, Opcode, signal_of};
 use crate::ring::Status;
 use cuda_std::call::by_address;
 use cuda_std::memory::{Word, store_relaxed_sys_u64};
 use efa_queue::request::{MOST_BYTES, To};
-use efa_queue::{Local, Operation, rules};
+use efa_queue::{EfaOperation, Local, rules};
 
 /// Addresses and keys of a peer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Peer {
+pub struct PeerAddress {
     /// The peer's queue pair.
     pub to: To,
     /// Key of the peer's heap.
@@ -36,9 +36,9 @@ pub struct Peer {
 #[derive(Clone, Copy, Debug)]
 pub struct Channel {
     /// The NIC queue.
-    pub queue: Queue,
+    pub queue: NicQueue,
     /// Device memory: one entry per PE, including this one, for signals to itself.
-    pub peers: *const Peer,
+    pub peers: *const PeerAddress,
     /// Device memory: destinations of signals that NICs count, indexed by signal and PE. Each is a queue pair for that
     /// signal only, whose counter counts arriving writes.
     pub counted: *const To,
@@ -79,7 +79,7 @@ pub struct ChannelHandle {
 const KEPT_BITS: u32 = 48;
 
 /// Encodes what a thread keeps of a queue between calls: the number below which requests have a slot, and the first
-/// request after its last doorbell, if that was the queue's last one ([`Queue::turn`]). Without the latter, each
+/// request after its last doorbell, if that was the queue's last one ([`NicQueue::turn`]). Without the latter, each
 /// request
 /// of a thread would be published to other threads before its doorbell, with a second system fence.
 #[inline(always)]
@@ -149,11 +149,11 @@ unsafe fn post(channel: *const Channel, command: &Command, word: u64) -> (Result
     channel.queue.recall(turn);
     let posted = match channel.transfer(command) {
         Some(transfer) if command.opcode == Opcode::PutValue => channel.post_value(&transfer, command),
-        Some(transfer) => channel.queue.post_from(&transfer, Known::Asked),
+        Some(transfer) => channel.queue.post_from(&transfer, CachedState::Asked),
         None => return (Err(Status::REFUSED), word),
     };
     let queue = &channel.queue;
-    (posted.map_err(Failure::status), keep(queue.free_below, queue.turn_to_keep(), queue.depth))
+    (posted.map_err(QueueFailure::status), keep(queue.free_below, queue.turn_to_keep(), queue.depth))
 }
 
 /// Implements [`ChannelHandle::wait`]. Not inlined, like [`post`].
@@ -165,13 +165,13 @@ unsafe fn wait(channel: *const Channel, number: u64, free_below: u64) -> Result<
     // SAFETY: the caller guarantees that the channel is valid.
     let mut queue = unsafe { (*channel).queue };
     queue.free_below = queue.free_below.max(free_below);
-    queue.wait(number).map_err(Failure::status)
+    queue.wait(number).map_err(QueueFailure::status)
 }
 
 impl Channel {
     /// Builds the request for a command. Returns `None` if the command names a PE or range that does not exist.
     #[inline(always)]
-    fn transfer(&self, command: &Command) -> Option<Transfer> {
+    fn transfer(&self, command: &Command) -> Option<NicTransfer> {
         if command.peer >= self.pes || command.bytes > MOST_BYTES as u64 {
             return None;
         }
@@ -201,8 +201,8 @@ impl Channel {
             to = unsafe { *self.counted.add((signal * self.pes + command.peer) as usize) };
             immediate = None;
         }
-        Some(Transfer {
-            operation: if is_read { Operation::Read } else { Operation::Write },
+        Some(NicTransfer {
+            operation: if is_read { EfaOperation::Read } else { EfaOperation::Write },
             to,
             local: Local { address: self.heap + own, length: command.bytes as u32, key: self.local_key },
             address: peer.heap + theirs,
@@ -215,12 +215,12 @@ impl Channel {
     /// there. The word is not reused before the request has completed. (Requests of 128 bytes could carry the value
     /// inline.)
     #[inline(always)]
-    fn post_value(&mut self, transfer: &Transfer, command: &Command) -> Result<u64, Failure> {
-        let place = self.queue.reserve(Group::alone(), 1, Known::Asked)?;
+    fn post_value(&mut self, transfer: &NicTransfer, command: &Command) -> Result<u64, QueueFailure> {
+        let place = self.queue.reserve(Group::alone(), 1, CachedState::Asked)?;
         let address = self.staging + rules::slot(place.first, self.queue.depth) as u64 * 8;
         // SAFETY: there is one word per slot, and only this request uses it until the request has completed.
         store_relaxed_sys_u64(unsafe { &*(address as *const Word) }, command.value());
-        self.queue.fill(place, &Transfer { local: Local { address, ..transfer.local }, ..*transfer });
+        self.queue.fill(place, &NicTransfer { local: Local { address, ..transfer.local }, ..*transfer });
         Ok(place.first)
     }
 }

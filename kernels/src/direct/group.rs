@@ -1,6 +1,6 @@
 //! Lanes of a warp that use the same queue together.
 
-use super::Queue;
+use super::NicQueue;
 use cuda_std::warp;
 
 /// A group of lanes. All its lanes must call the methods that exchange values together.
@@ -25,7 +25,7 @@ impl Group {
     /// Returns the group of the active lanes that use the same queue.
     #[inline(always)]
     #[track_caller]
-    pub fn of(queue: &Queue) -> Group {
+    pub fn of(queue: &NicQueue) -> Group {
         let mut mask = warp::active_mask();
         if mask.count_ones() > 1 {
             mask = warp::match_any_u64(mask, queue.words as u64);

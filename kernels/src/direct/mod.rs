@@ -10,8 +10,8 @@
 //! ```
 //!
 //! - A request's number is its position in the order of all requests of the queue, from 0. Its id is the low 16 bits.
-//!   [`post`](Queue::post) assigns the number.
-//! - The *watermark*: all requests below it have completed. [`wait`](Queue::wait) waits for it.
+//!   [`post`](NicQueue::post) assigns the number.
+//! - The *watermark*: all requests below it have completed. [`wait`](NicQueue::wait) waits for it.
 //! - The first failure of a queue is final: a NIC status with its request, a deadline, or an abort by the host. All
 //!   waits of all threads fail with it, and so do those of later launches. (Vendors' device code waits only for a
 //!   counter, so that it waits indefinitely after an error.)
@@ -24,37 +24,37 @@ mod group;
 mod post;
 mod wait;
 
-pub use channel::{Channel, ChannelHandle, Peer};
+pub use channel::{Channel, ChannelHandle, PeerAddress};
 
 use crate::gin::Control;
 use crate::ring::{CachePadded, Status};
 use core::fmt;
 use cuda_std::memory::{Doorbell, Word, WordPair, compare_exchange_acq_rel_gpu_u64};
 use efa_queue::request::{self, Head, To};
-use efa_queue::{Local, Operation, Status as CardStatus, rules};
+use efa_queue::{CompletionStatus, EfaOperation, Local, rules};
 
 /// Words of a queue that the threads of the device share. Initially all zero.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub struct QueueWords {
+pub struct NicQueueWords {
     /// Number of the next request.
     pub reserved: CachePadded<Word>,
     /// Number of requests covered by doorbells. Each doorbell precedes the update of this word.
     pub rung: CachePadded<Word>,
-    /// The watermark, whose highest bit is set while a thread polls for all; and the first failure ([`Failure`]).
+    /// The watermark, whose highest bit is set while a thread polls for all; and the first failure ([`QueueFailure`]).
     pub ended: CachePadded<WordPair>,
     /// Number of completed requests above the watermark. Owned by the polling thread.
     pub ahead: CachePadded<Word>,
 }
 
-/// Flag in [`QueueWords::ended`]: a thread polls. Sharing the word with the watermark lets one store publish the
+/// Flag in [`NicQueueWords::ended`]: a thread polls. Sharing the word with the watermark lets one store publish the
 /// watermark and release the role.
 const POLLED: u64 = 1 << 63;
 
 /// A NIC queue as seen by a kernel. Plain data: a kernel copies it once, so that its fields stay in registers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Queue {
+pub struct NicQueue {
     /// Slots of the send queue, 8 words each.
     pub slots: *const Word,
     /// Doorbell of the send queue.
@@ -65,7 +65,7 @@ pub struct Queue {
     /// completion queue.
     pub counter: *const Word,
     /// Device memory: the words shared by the device's threads.
-    pub words: *const QueueWords,
+    pub words: *const NicQueueWords,
     /// One word per slot in device memory, which orders the group that starts at the slot after the preceding doorbell
     /// ([`turn_at`], `written_to`).
     pub turns: *const Word,
@@ -95,17 +95,17 @@ pub struct Queue {
     pub turn: u64,
 }
 
-/// Value of [`Queue::turn`] in a thread that has not rung the last doorbell.
+/// Value of [`NicQueue::turn`] in a thread that has not rung the last doorbell.
 pub const NO_TURN: u64 = u64::MAX;
 
-/// Returns the value in [`Queue::turns`] that means: doorbells cover all requests before `number`, and the thread that
-/// writes its requests there must ring.
+/// Returns the value in [`NicQueue::turns`] that means: doorbells cover all requests before `number`, and the thread
+/// that writes its requests there must ring.
 #[inline(always)]
 pub const fn turn_at(number: u64) -> u64 {
     number << 1 | 1
 }
 
-/// Returns the value in [`Queue::turns`] that means: the group that starts here has written its requests up to `end`
+/// Returns the value in [`NicQueue::turns`] that means: the group that starts here has written its requests up to `end`
 /// (exclusive).
 #[inline(always)]
 const fn written_to(end: u64) -> u64 {
@@ -113,15 +113,15 @@ const fn written_to(end: u64) -> u64 {
 }
 
 // SAFETY: the pointers refer to words that are shared by design and accessed only atomically.
-unsafe impl Send for Queue {}
+unsafe impl Send for NicQueue {}
 // SAFETY: the pointers refer to words that are shared by design and accessed only atomically.
-unsafe impl Sync for Queue {}
+unsafe impl Sync for NicQueue {}
 
 /// A transfer that a kernel posts to the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
-    /// [`Operation::Write`] or [`Operation::Read`].
-    pub operation: Operation,
+pub struct NicTransfer {
+    /// [`EfaOperation::Write`] or [`EfaOperation::Read`].
+    pub operation: EfaOperation,
     /// The peer's queue pair.
     pub to: To,
     /// Address, length and key of the local bytes.
@@ -134,7 +134,7 @@ pub struct Transfer {
     pub immediate: Option<u32>,
 }
 
-impl Transfer {
+impl NicTransfer {
     /// Encodes the transfer as request `number`.
     #[inline(always)]
     pub fn request(&self, number: u64, depth: u32) -> [u64; request::WORDS] {
@@ -146,7 +146,7 @@ impl Transfer {
             hints: 0,
         };
         match self.operation {
-            Operation::Read => request::read(&head, self.local, self.address, self.key),
+            EfaOperation::Read => request::read(&head, self.local, self.address, self.key),
             _ => request::write(&head, self.local, self.address, self.key),
         }
     }
@@ -155,12 +155,12 @@ impl Transfer {
 /// The first failure of a queue: a code and a request number. Codes below 32 are NIC status codes.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure(pub u64);
+pub struct QueueFailure(pub u64);
 
 /// Number of bits of a failure's request number.
 const NUMBER_BITS: u32 = 48;
 
-impl Failure {
+impl QueueFailure {
     /// No request completed within the timeout. The request number is that of the first incomplete request.
     pub const DEADLINE: u16 = 0x100;
     /// The completion of a request that was not in flight was received.
@@ -172,8 +172,8 @@ impl Failure {
 
     /// Creates a failure of request `number`.
     #[inline(always)]
-    pub const fn of(code: u16, number: u64) -> Failure {
-        Failure((code as u64) << NUMBER_BITS | (number & ((1 << NUMBER_BITS) - 1)))
+    pub const fn of(code: u16, number: u64) -> QueueFailure {
+        QueueFailure((code as u64) << NUMBER_BITS | (number & ((1 << NUMBER_BITS) - 1)))
     }
 
     /// Returns the failure code.
@@ -192,49 +192,49 @@ impl Failure {
     #[inline(always)]
     pub const fn status(self) -> Status {
         match self.code() {
-            Failure::DEADLINE => Status::DEADLINE,
-            code if code >= Failure::ABORT => Status((code - Failure::ABORT) as u64),
+            QueueFailure::DEADLINE => Status::DEADLINE,
+            code if code >= QueueFailure::ABORT => Status((code - QueueFailure::ABORT) as u64),
             _ => Status::FABRIC,
         }
     }
 
     /// Returns the NIC status, or `None` if the failure has a code defined here.
-    pub const fn card(self) -> Option<CardStatus> {
-        if self.code() < 32 { CardStatus::of(self.code() as u8) } else { None }
+    pub const fn card(self) -> Option<CompletionStatus> {
+        if self.code() < 32 { CompletionStatus::of(self.code() as u8) } else { None }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for QueueFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = self.number();
         match (self.code(), self.card()) {
             (code, Some(status)) => write!(f, "request {number}: {} ({code}): {}", status.name(), status.text()),
-            (Failure::DEADLINE, _) => {
+            (QueueFailure::DEADLINE, _) => {
                 write!(f, "request {number} and those after it have not completed within the deadline")
             }
-            (Failure::COMPLETION, _) => write!(f, "a completion of request {number}, which was not in flight"),
-            (Failure::OVERRUN, _) => {
+            (QueueFailure::COMPLETION, _) => write!(f, "a completion of request {number}, which was not in flight"),
+            (QueueFailure::OVERRUN, _) => {
                 write!(f, "the completion queue overran: request {number} completed a lap ahead of the reader")
             }
-            (code, _) if code >= Failure::ABORT => write!(f, "{}", self.status().text()),
+            (code, _) if code >= QueueFailure::ABORT => write!(f, "{}", self.status().text()),
             (code, _) => write!(f, "request {number}: unknown status {code}"),
         }
     }
 }
 
-impl Queue {
+impl NicQueue {
     /// Returns this block's queue. Blocks are assigned to the `count` queues round-robin.
     ///
     /// # Safety
     /// `queues` must be valid for `count` queues, at least one.
     #[inline(always)]
-    pub unsafe fn of_block(queues: *const Queue, count: u32) -> Queue {
+    pub unsafe fn of_block(queues: *const NicQueue, count: u32) -> NicQueue {
         // SAFETY: the caller guarantees that there are `count` queues, and the remainder is below `count`.
         unsafe { queues.add((cuda_std::thread::block_idx_x() % count) as usize).read() }
     }
 
     #[inline(always)]
-    fn words(&self) -> &QueueWords {
+    fn words(&self) -> &NicQueueWords {
         // SAFETY: the creator of the queue keeps its memory until no kernel uses it (contract of the struct).
         unsafe { &*self.words }
     }
@@ -248,10 +248,10 @@ impl Queue {
 
     /// Records a failure unless one is recorded already. Returns the recorded failure.
     #[inline(always)]
-    fn fail(&self, failure: Failure) -> Failure {
+    fn fail(&self, failure: QueueFailure) -> QueueFailure {
         match compare_exchange_acq_rel_gpu_u64(&self.words().ended.0.1, 0, failure.0) {
             0 => failure,
-            first => Failure(first),
+            first => QueueFailure(first),
         }
     }
 }

@@ -20,7 +20,7 @@
 //! that does not suffice must it load `rung` and fence again.
 
 use super::group::Group;
-use super::{Failure, NO_TURN, POLLED, Queue, Transfer, turn_at, written_to};
+use super::{NO_TURN, NicQueue, NicTransfer, POLLED, QueueFailure, turn_at, written_to};
 use cuda_std::memory::{
     Doorbell, Word, WordPair, compare_exchange_acquire_gpu_u64, exchange_relaxed_gpu_u64, fence_acq_rel_gpu,
     fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64, load_acquire_gpu_v2_u64, load_relaxed_gpu_u64,
@@ -29,7 +29,7 @@ use cuda_std::memory::{
 };
 use efa_queue::{request, rules};
 
-impl Queue {
+impl NicQueue {
     /// Posts one request per active lane, after fencing its payload, and returns the lane's request number. The lanes
     /// of a warp that hold the same queue take adjacent slots and ring once, or several times if they are more than
     /// `max_batch`.
@@ -37,13 +37,13 @@ impl Queue {
     /// # Errors
     /// Returns the queue's first failure. The queue cannot be used afterwards.
     #[inline(always)]
-    pub fn post(&mut self, transfer: &Transfer) -> Result<u64, Failure> {
-        self.post_from(transfer, Known::Kept)
+    pub fn post(&mut self, transfer: &NicTransfer) -> Result<u64, QueueFailure> {
+        self.post_from(transfer, CachedState::Kept)
     }
 
-    /// Like [`post`](Queue::post); `known` specifies which values the caller has cached.
+    /// Like [`post`](NicQueue::post); `known` specifies which values the caller has cached.
     #[inline(always)]
-    pub(super) fn post_from(&mut self, transfer: &Transfer, known: Known) -> Result<u64, Failure> {
+    pub(super) fn post_from(&mut self, transfer: &NicTransfer, known: CachedState) -> Result<u64, QueueFailure> {
         let group = Group::of(self);
         let (mut first, mut mine) = (0, 0);
         while first < group.lanes {
@@ -66,12 +66,12 @@ impl Queue {
 
     /// Reserves `count` slots for these lanes. The caller must write the slots and ring for them.
     #[inline(always)]
-    pub(super) fn reserve(&mut self, group: Group, count: u64, known: Known) -> Result<Place, Failure> {
+    pub(super) fn reserve(&mut self, group: Group, count: u64, known: CachedState) -> Result<SlotRange, QueueFailure> {
         let (mut first, mut rung) = (0, 0);
         if group.leads() {
             first = fetch_add_relaxed_gpu_u64(&self.words().reserved.0, count);
             rung = load_relaxed_gpu_u64(&self.words().rung.0);
-            if matches!(known, Known::Asked) {
+            if matches!(known, CachedState::Asked) {
                 // Issued after the other two accesses, so that their latencies overlap. Completed requests have had
                 // their doorbell, so the watermark also bounds `ordered`.
                 let watermark = load_acquire_gpu_v2_u64(&self.words().ended.0).0 & !POLLED;
@@ -84,16 +84,16 @@ impl Queue {
         self.settle(group, end)?;
         // Extends the leader's acquire to all lanes, and orders the lanes' payloads before the leader's doorbell.
         group.meet();
-        Ok(Place { first, end, rung })
+        Ok(SlotRange { first, end, rung })
     }
 
     /// Waits until the requests below `end` have a slot and satisfy the batch limit.
     #[inline(always)]
-    fn settle(&mut self, group: Group, end: u64) -> Result<(), Failure> {
+    fn settle(&mut self, group: Group, end: u64) -> Result<(), QueueFailure> {
         if group.any(group.leads() && (end > self.free_below || end - self.ordered > self.max_batch as u64)) {
             let room = wait_for_room(*self, group, end);
             if room.stop != 0 {
-                return Err(Failure(room.stop));
+                return Err(QueueFailure(room.stop));
             }
             (self.free_below, self.ordered) = (room.free_below, room.ordered);
         }
@@ -102,14 +102,14 @@ impl Queue {
 
     /// Writes this lane's request to `place`, which has one slot, and ensures that a doorbell covers it.
     #[inline(always)]
-    pub(super) fn fill(&mut self, place: Place, transfer: &Transfer) {
+    pub(super) fn fill(&mut self, place: SlotRange, transfer: &NicTransfer) {
         self.write(place.first, transfer);
         self.ring(place);
     }
 
     /// Writes the request's words to its slot.
     #[inline(always)]
-    fn write(&self, number: u64, transfer: &Transfer) {
+    fn write(&self, number: u64, transfer: &NicTransfer) {
         let words = transfer.request(number, self.depth);
         // SAFETY: the queue has `depth` slots of `WORDS` words.
         let slot = unsafe { self.slots.add(rules::slot(number, self.depth) as usize * request::WORDS) };
@@ -130,7 +130,7 @@ impl Queue {
     /// Ensures that a doorbell covers the requests of `place`. They must have been written by this thread or, before a
     /// warp barrier, by its warp.
     #[inline(always)]
-    fn ring(&mut self, place: Place) {
+    fn ring(&mut self, place: SlotRange) {
         // Orders the requests before the store that publishes them, and the doorbells that `place` has observed before
         // this thread's subsequent stores.
         fence_acq_rel_sys();
@@ -155,15 +155,15 @@ impl Queue {
     }
 
     /// Returns the turn for a copy of this queue in a later call of this thread: [`NO_TURN`] unless the limit of
-    /// [`recall`](Queue::recall) holds.
+    /// [`recall`](NicQueue::recall) holds.
     #[inline(always)]
     pub(super) fn turn_to_keep(&self) -> u64 {
         let is_near = self.turn.wrapping_sub(self.ordered) <= self.max_batch as u64 / 2;
         if self.turn != NO_TURN && is_near { self.turn } else { NO_TURN }
     }
 
-    /// Continues from an earlier copy of this queue in the same thread, whose [`turn_to_keep`](Queue::turn_to_keep) was
-    /// `turn`: all doorbells except those of the last half batch before it are ordered before this thread's stores.
+    /// Continues from an earlier copy of this queue in the same thread, whose [`turn_to_keep`](NicQueue::turn_to_keep)
+    /// was `turn`: all doorbells except those of the last half batch before it are ordered before this thread's stores.
     #[inline(always)]
     pub(super) fn recall(&mut self, turn: u64) {
         if turn != NO_TURN {
@@ -207,13 +207,13 @@ impl Queue {
         self.turn = to;
     }
 
-    /// Like [`post`](Queue::post) followed by [`wait`](Queue::wait), per lane. A single thread on an otherwise idle
-    /// queue requests a slot and the polling role at the same time, and polls inline.
+    /// Like [`post`](NicQueue::post) followed by [`wait`](NicQueue::wait), per lane. A single thread on an otherwise
+    /// idle queue requests a slot and the polling role at the same time, and polls inline.
     ///
     /// # Errors
-    /// Returns the same errors as [`post`](Queue::post) and [`wait`](Queue::wait).
+    /// Returns the same errors as [`post`](NicQueue::post) and [`wait`](NicQueue::wait).
     #[inline(always)]
-    pub fn post_and_wait(&mut self, transfer: &Transfer) -> Result<u64, Failure> {
+    pub fn post_and_wait(&mut self, transfer: &NicTransfer) -> Result<u64, QueueFailure> {
         let group = Group::of(self);
         // The fast path gains nothing with a counter or with several lanes.
         if group.lanes > 1 || !self.counter.is_null() {
@@ -233,7 +233,7 @@ impl Queue {
                 store_release_gpu_u64(&words.ended.0.0, known);
             }
             self.settle(group, end)?;
-            self.fill(Place { first, end, rung }, transfer);
+            self.fill(SlotRange { first, end, rung }, transfer);
             return self.wait(first);
         }
         // The values are copied before the fences, because after a fence, values in local memory are reloaded from
@@ -259,14 +259,14 @@ impl Queue {
 
 /// Values about free slots and doorbells that a caller has cached.
 #[derive(Clone, Copy)]
-pub(super) enum Known {
+pub(super) enum CachedState {
     /// The values from the caller's last call.
     Kept,
     /// No values. The watermark is loaded together with the reservation.
     Asked,
 }
 
-/// The words to which a doorbell is stored; see [`Queue::bell`].
+/// The words to which a doorbell is stored; see [`NicQueue::bell`].
 struct Bell<'a> {
     doorbell: &'a Doorbell,
     rung: &'a Word,
@@ -293,7 +293,7 @@ const fn is_written(word: u64, first: u64) -> bool {
 
 /// A range of consecutive slots.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Place {
+pub(super) struct SlotRange {
     /// First request.
     pub first: u64,
     /// One past the last request.
@@ -317,7 +317,7 @@ struct Room {
 /// Waits for space after the cached values have shown none. Not inlined, because it is called rarely or when only
 /// throughput matters.
 #[inline(never)]
-fn wait_for_room(queue: Queue, group: Group, end: u64) -> Room {
+fn wait_for_room(queue: NicQueue, group: Group, end: u64) -> Room {
     let (max_batch, depth) = (queue.max_batch as u64, queue.depth as u64);
     let rung = || load_acquire_gpu_u64(&queue.words().rung.0);
     let has_room = |watermark: u64| end <= watermark + depth && end <= rung() + max_batch;

@@ -13,7 +13,7 @@
 //! only after such an acquire.
 
 use super::group::Group;
-use super::{Failure, POLLED, Queue};
+use super::{NicQueue, POLLED, QueueFailure};
 use crate::gin::GrowthLimit;
 use crate::ring::Status;
 use cuda_std::memory::{
@@ -30,19 +30,19 @@ const SHORTEST_SLEEP: u32 = 32;
 /// Longest sleep of a thread that waits for a completion, in nanoseconds. Adds to the latency of each completion.
 const LONGEST_SLEEP: u32 = 64;
 
-impl Queue {
+impl NicQueue {
     /// Waits until request `number` and all preceding ones have completed. Lanes of a warp that call it together wait
     /// for the last of their requests. Returns the watermark.
     ///
     /// # Errors
-    /// Returns the queue's first failure, which is [`Failure::DEADLINE`] if no request has completed within the queue's
-    /// timeout.
+    /// Returns the queue's first failure, which is [`QueueFailure::DEADLINE`] if no request has completed within the
+    /// queue's timeout.
     #[inline(always)]
-    pub fn wait(&mut self, number: u64) -> Result<u64, Failure> {
+    pub fn wait(&mut self, number: u64) -> Result<u64, QueueFailure> {
         let group = Group::of(self);
         let (ended, stop) = wait_for(*self, group, number);
         if stop != 0 {
-            return Err(Failure(stop));
+            return Err(QueueFailure(stop));
         }
         self.free_below = ended + self.depth as u64;
         Ok(ended)
@@ -55,7 +55,7 @@ impl Queue {
         group: Group,
         longest_sleep: u32,
         done: impl Fn(u64) -> bool,
-    ) -> Result<u64, Failure> {
+    ) -> Result<u64, QueueFailure> {
         let words = self.words();
         let mut sleep = SHORTEST_SLEEP;
         let mut limit = GrowthLimit::new(self.timeout_ns);
@@ -86,7 +86,7 @@ impl Queue {
             match next {
                 next if next == Next::Poll as u64 => return self.poll(group, value, &done),
                 next if next == Next::End as u64 => return Ok(value),
-                next if next == Next::Fail as u64 => return Err(Failure(value)),
+                next if next == Next::Fail as u64 => return Err(QueueFailure(value)),
                 _ => {}
             }
             if !group.any(group.leads() && is_free) {
@@ -104,9 +104,9 @@ impl Queue {
 
     /// Handles an unsuccessful poll that loaded `failure`. Returns an error if the wait must end.
     #[inline(always)]
-    fn go_on(&self, failure: u64, limit: &mut GrowthLimit, watermark: u64) -> Result<(), Failure> {
+    fn go_on(&self, failure: u64, limit: &mut GrowthLimit, watermark: u64) -> Result<(), QueueFailure> {
         if failure != 0 {
-            return Err(Failure(failure));
+            return Err(QueueFailure(failure));
         }
         // Doorbells are progress as well: `wait_for_room` also waits for them.
         let moved = watermark + load_relaxed_gpu_u64(&self.words().rung.0);
@@ -114,14 +114,14 @@ impl Queue {
         match limit.look(moved, unsafe { &*self.abort }) {
             Ok(()) => Ok(()),
             Err(Status::DEADLINE) => Err(self.fail(self.why_late(watermark))),
-            Err(reason) => Err(self.fail(Failure::of(Failure::ABORT + reason.0 as u16, 0))),
+            Err(reason) => Err(self.fail(QueueFailure::of(QueueFailure::ABORT + reason.0 as u16, 0))),
         }
     }
 
     /// Processes completions until the watermark satisfies `done`, then releases the polling role. Called by the group
     /// that has the role.
     #[inline(always)]
-    fn poll(&self, group: Group, began: u64, done: &impl Fn(u64) -> bool) -> Result<u64, Failure> {
+    fn poll(&self, group: Group, began: u64, done: &impl Fn(u64) -> bool) -> Result<u64, QueueFailure> {
         let words = self.words();
         let mut polled = Polled { watermark: began, ahead: group.share(load_relaxed_gpu_u64(&words.ahead.0)) };
         let (ahead, mut published) = (polled.ahead, began);
@@ -155,7 +155,7 @@ impl Queue {
             }
             let stop = group.share(stop);
             if stop != 0 {
-                break Err(Failure(stop));
+                break Err(QueueFailure(stop));
             }
             thread::relax();
         };
@@ -170,7 +170,7 @@ impl Queue {
             // Publishes the watermark and this group's polling state, and releases the role.
             store_release_gpu_u64(&words.ended.0.0, polled.watermark);
         }
-        result.map_err(|_| Failure(group.share(stop)))
+        result.map_err(|_| QueueFailure(group.share(stop)))
     }
 
     /// Returns whether the completion of request `number` has arrived and is successful. The caller must hold the role
@@ -183,12 +183,12 @@ impl Queue {
         is_there && is_good && completion::id(first) == number as u16
     }
 
-    /// Continues polling after an unsuccessful [`first_look`](Queue::first_look), then releases the role.
+    /// Continues polling after an unsuccessful [`first_look`](NicQueue::first_look), then releases the role.
     #[inline(always)]
-    pub(super) fn go_on_polling(&self, group: Group, number: u64) -> Result<(), Failure> {
+    pub(super) fn go_on_polling(&self, group: Group, number: u64) -> Result<(), QueueFailure> {
         match poll_for(*self, group, number) {
             0 => Ok(()),
-            stop => Err(Failure(stop)),
+            stop => Err(QueueFailure(stop)),
         }
     }
 
@@ -197,7 +197,7 @@ impl Queue {
     /// A lane has one load in flight at a time: several loads of one thread from host memory take as long as sequential
     /// ones, whereas 32 loads of a warp take as long as one.
     #[inline(always)]
-    fn take(&self, group: Group, polled: &mut Polled) -> Result<bool, Failure> {
+    fn take(&self, group: Group, polled: &mut Polled) -> Result<bool, QueueFailure> {
         let mine = polled.watermark + polled.ahead + group.rank as u64;
         // Uses acquire order: the NIC has stored the bytes of a read before the entry.
         let first = load_acquire_sys_u64(self.completion(mine));
@@ -214,7 +214,7 @@ impl Queue {
         }
         let (after, failure) = take_any(*self, group, *polled, first, taken);
         *polled = after;
-        if failure == 0 { Ok(true) } else { Err(Failure(failure)) }
+        if failure == 0 { Ok(true) } else { Err(QueueFailure(failure)) }
     }
 
     /// Returns the failure that the first word of a completion reports, or 0 if the completion is valid.
@@ -223,21 +223,25 @@ impl Queue {
         let offset = completion::id(first).wrapping_sub(watermark as u16) as u64;
         let number = watermark + offset;
         if completion::status(first) != 0 {
-            return Failure::of(completion::status(first) as u16, number).0;
+            return QueueFailure::of(completion::status(first) as u16, number).0;
         }
         if offset >= self.depth as u64 {
             // The request has already completed or never existed. Reports the newest number with this id.
             let back = (watermark as u16).wrapping_sub(completion::id(first)) as u64;
-            return Failure::of(Failure::COMPLETION, watermark.wrapping_sub(back)).0;
+            return QueueFailure::of(QueueFailure::COMPLETION, watermark.wrapping_sub(back)).0;
         }
         // The request at the watermark cannot have completed, because the watermark would then be higher.
         let has_ended = offset != 0 && load_relaxed_gpu_u64(self.of_slot(self.done, number)) == number + 1;
-        if completion::is_arrival(first) || has_ended { Failure::of(Failure::COMPLETION, number).0 } else { 0 }
+        if completion::is_arrival(first) || has_ended {
+            QueueFailure::of(QueueFailure::COMPLETION, number).0
+        } else {
+            0
+        }
     }
 
     /// Polls the counter. Returns whether it has advanced.
     #[inline(always)]
-    fn count(&self, group: Group, polled: &mut Polled, vain: u32) -> Result<bool, Failure> {
+    fn count(&self, group: Group, polled: &mut Polled, vain: u32) -> Result<bool, QueueFailure> {
         let (mut grown, mut failure) = (0, 0);
         if group.leads() {
             // SAFETY: the NIC's counter is mapped as long as the queue exists.
@@ -249,13 +253,13 @@ impl Queue {
         }
         let (grown, failure) = (group.share(grown), group.share(failure));
         polled.watermark += grown;
-        if failure == 0 { Ok(grown != 0) } else { Err(Failure(failure)) }
+        if failure == 0 { Ok(grown != 0) } else { Err(QueueFailure(failure)) }
     }
 
     /// Searches all completions for a failed request. Not inlined, because it is called only after a failure or a long
     /// wait.
     #[inline(never)]
-    fn search(&self, watermark: u64) -> Result<(), Failure> {
+    fn search(&self, watermark: u64) -> Result<(), QueueFailure> {
         let mut index = 0;
         while index < self.completion_entries as u64 {
             let entry = load_relaxed_sys_u64(self.completion(index));
@@ -265,7 +269,7 @@ impl Queue {
                 let back = (reserved.wrapping_sub(1) as u16).wrapping_sub(completion::id(entry)) as u64;
                 let number =
                     reserved.saturating_sub(1).saturating_sub(back).max(watermark.saturating_sub(self.depth as u64));
-                return Err(Failure::of(completion::status(entry) as u16, number));
+                return Err(QueueFailure::of(completion::status(entry) as u16, number));
             }
             index += 1;
         }
@@ -273,9 +277,9 @@ impl Queue {
     }
 
     /// Returns the failure for a timeout without any completion. If a request that is not known to be complete has a
-    /// completion, the NIC is one lap ahead of the reader. Not inlined, like [`search`](Queue::search).
+    /// completion, the NIC is one lap ahead of the reader. Not inlined, like [`search`](NicQueue::search).
     #[inline(never)]
-    fn why_late(&self, watermark: u64) -> Failure {
+    fn why_late(&self, watermark: u64) -> QueueFailure {
         let under_way = load_relaxed_gpu_u64(&self.words().reserved.0).wrapping_sub(watermark);
         let (mut index, mut oldest) = (0, u64::MAX);
         while index < self.completion_entries as u64 {
@@ -289,8 +293,8 @@ impl Queue {
             index += 1;
         }
         match oldest {
-            u64::MAX => Failure::of(Failure::DEADLINE, watermark),
-            offset => Failure::of(Failure::OVERRUN, watermark + offset),
+            u64::MAX => QueueFailure::of(QueueFailure::DEADLINE, watermark),
+            offset => QueueFailure::of(QueueFailure::OVERRUN, watermark + offset),
         }
     }
 
@@ -312,7 +316,7 @@ struct Polled {
 /// Processes completions in any order, including failed ones. Returns the updated state, and a failure or 0. Not
 /// inlined, and called with copies.
 #[inline(never)]
-fn take_any(queue: Queue, group: Group, mut polled: Polled, first: u64, taken: u32) -> (Polled, u64) {
+fn take_any(queue: NicQueue, group: Group, mut polled: Polled, first: u64, taken: u32) -> (Polled, u64) {
     let offset = completion::id(first).wrapping_sub(polled.watermark as u16) as u64;
     let number = polled.watermark + offset;
     let counts = group.rank < taken;
@@ -325,7 +329,7 @@ fn take_any(queue: Queue, group: Group, mut polled: Polled, first: u64, taken: u
         let key = if counts && failure == 0 { number } else { !(group.rank as u64) };
         let same = warp::match_any_u64(group.mask, key);
         if counts && failure == 0 && same & ((1u32 << warp::lane()) - 1) != 0 {
-            failure = Failure::of(Failure::COMPLETION, number).0;
+            failure = QueueFailure::of(QueueFailure::COMPLETION, number).0;
         }
     }
     // Completions before the failure are valid.
@@ -357,15 +361,15 @@ enum Next {
     Fail,
 }
 
-/// Like [`Queue::go_on_polling`], but not inlined and on a copy. Returns a failure or 0.
+/// Like [`NicQueue::go_on_polling`], but not inlined and on a copy. Returns a failure or 0.
 #[inline(never)]
-fn poll_for(queue: Queue, group: Group, number: u64) -> u64 {
+fn poll_for(queue: NicQueue, group: Group, number: u64) -> u64 {
     queue.poll(group, number, &|watermark| watermark > number).err().map_or(0, |failure| failure.0)
 }
 
-/// Like [`Queue::wait`], but not inlined and on a copy. Returns the watermark, and a failure or 0.
+/// Like [`NicQueue::wait`], but not inlined and on a copy. Returns the watermark, and a failure or 0.
 #[inline(never)]
-fn wait_for(queue: Queue, group: Group, number: u64) -> (u64, u64) {
+fn wait_for(queue: NicQueue, group: Group, number: u64) -> (u64, u64) {
     let by_counter = !queue.counter.is_null();
     let last = group.latest(number);
     // A counter does not identify requests, so the wait is over only if all reserved requests have completed.

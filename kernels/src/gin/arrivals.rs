@@ -40,7 +40,7 @@ pub struct ReceiveQueue {
 /// A signal that the NIC counts.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Count {
+pub struct CountedSignal {
     /// Counter of the NIC.
     pub counter: *const Word,
     /// Value up to which the counter has been added to the signal (the mark), in device memory.
@@ -60,7 +60,7 @@ pub struct Arrivals {
     /// One word per signal, in device memory.
     pub signals: *const Word,
     /// The counters of the first `counted` signals, in device memory.
-    pub counts: *const Count,
+    pub counts: *const CountedSignal,
     /// Number of signals that have a counter.
     pub counted: u64,
 }
@@ -223,7 +223,7 @@ mod tests {
         store_release_gpu_u64(&counter, begins);
         store_release_gpu_u64(&read, begins);
         // The NIC counts the first signal but not the second.
-        let counts = [Count { counter: &raw const counter, read: &raw const read }];
+        let counts = [CountedSignal { counter: &raw const counter, read: &raw const read }];
         let arrivals = Arrivals {
             inlets: core::ptr::null(),
             count: 0,

@@ -7,7 +7,7 @@
 use super::chunk::{is_of, tagged};
 use super::limit::{Control, Limit};
 use super::report::{Call, Failure, note};
-use super::{Context, Scope, World};
+use super::{Context, Scope, WorldView};
 use crate::ring::Status;
 use cuda_std::call::by_address;
 use cuda_std::memory::{WordPair, load_relaxed_sys_v2_u64, store_relaxed_sys_v2_u64};
@@ -88,7 +88,7 @@ impl<S: Scope> Context<S> {
 /// All heaps must be mapped, and the slots must be of an inbox that all PEs have.
 #[cold]
 #[inline(never)]
-pub(super) unsafe fn exchange(world: &World, (here, sent): (u64, u64), sender: u32, round: u32) -> u64 {
+pub(super) unsafe fn exchange(world: &WorldView, (here, sent): (u64, u64), sender: u32, round: u32) -> u64 {
     if world.has_failed() {
         // The report already names the call that failed.
         return Status::ENDED.0;

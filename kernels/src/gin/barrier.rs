@@ -1,7 +1,7 @@
 //! Teams and their barriers.
 
 use super::report::{Call, NO_PE};
-use super::{Context, SIGNALS, Scope, Signal, USER_SIGNALS, World};
+use super::{Context, SIGNALS, Scope, Signal, USER_SIGNALS, WorldView};
 use crate::ring::Status;
 use cuda_std::memory::{Word, add_relaxed_sys_u64, fence_acq_rel_sys, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 
@@ -29,7 +29,7 @@ pub enum TeamKind {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Team {
-    /// Index of the team's first entry in [`World::team_pes`].
+    /// Index of the team's first entry in [`WorldView::team_pes`].
     pub first: u32,
     /// Number of PEs.
     pub pes: u32,
@@ -37,7 +37,7 @@ pub struct Team {
     pub me: u32,
 }
 
-impl World {
+impl WorldView {
     /// Returns the team of this kind.
     #[inline(always)]
     pub fn team(&self, kind: TeamKind) -> Team {

@@ -2,7 +2,7 @@
 
 use super::copy::copy;
 use super::report::{Call, Failure, NO_PE, note};
-use super::{HEAP, Plain, Scope, Sym, World};
+use super::{HEAP, Plain, Scope, Sym, WorldView};
 use crate::batch::Batch;
 use crate::command::{Command, Opcode};
 use crate::ring::Status;
@@ -14,7 +14,7 @@ use cuda_std::memory::fence_acq_rel_sys;
 /// Owned by the threads that created it. Other threads use their own contexts.
 #[derive(Debug)]
 pub struct Context<S> {
-    pub(super) world: World,
+    pub(super) world: WorldView,
     pub(super) scope: S,
     /// All tickets below this number are known to this thread to have a free slot in this block's outlet: the ring or
     /// NIC queue that takes its commands. Unused in a world without rails. (The outlet itself stays in memory, because
@@ -36,7 +36,7 @@ pub struct Context<S> {
 
 impl<S: Scope> Context<S> {
     #[inline(always)]
-    pub(super) fn new(world: World, scope: S) -> Context<S> {
+    pub(super) fn new(world: WorldView, scope: S) -> Context<S> {
         let peer = (world.me, world.heap as u64);
         // SAFETY: `me` is below `pes` in every world that the host creates.
         unsafe { core::hint::assert_unchecked(world.me < world.pes) };
@@ -76,7 +76,7 @@ impl<S: Scope> Context<S> {
 
     /// Returns the world of this context.
     #[inline(always)]
-    pub fn world(&self) -> &World {
+    pub fn world(&self) -> &WorldView {
         &self.world
     }
 

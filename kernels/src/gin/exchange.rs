@@ -5,8 +5,8 @@
 //! long as the transfer itself in a kernel that is launched for few bytes:
 //!
 //! - No [`Context`](super::Context) is used.
-//! - A thread's parameters are computed once, in few steps of 32 bits ([`Exchange`], [`Plan`]). A kernel can do this
-//!   before the preceding grid has ended.
+//! - A thread's parameters are computed once, in few steps of 32 bits ([`Exchange`], [`PartAddresses`]). A kernel can
+//!   do this before the preceding grid has ended.
 //! - The loads of the data to send do not wait for the number of the round.
 //!
 //! A warp issues an instruction about every 5 cycles, so two hundred more instructions would take half a microsecond.
@@ -24,7 +24,7 @@ mod words;
 
 use super::fold::Fold;
 use super::limit::LOOKS;
-use super::{Inbox, Scope, World, bare};
+use super::{Inbox, Scope, WorldView, bare};
 use crate::ring::Status;
 use core::array::from_fn;
 use cuda_std::vector::{fresh_u32, fresh_u64};
@@ -62,7 +62,7 @@ impl Parts {
 
 /// Addresses computed from [`Parts`].
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct PartAddresses {
     source: u64,
     from_step: u32,
     target: u64,
@@ -74,7 +74,7 @@ pub struct Plan {
 /// The exchanges of one scope's threads.
 #[derive(Debug)]
 pub struct Exchange<'a, S> {
-    world: &'a World,
+    world: &'a WorldView,
     scope: S,
     me: u32,
     pes: u32,
@@ -96,7 +96,7 @@ pub struct Exchange<'a, S> {
     blocking: bool,
 }
 
-impl World {
+impl WorldView {
     /// Creates the exchanges of `scope` over `inbox`, which no other scope may use and whose capacity must be at most
     /// [`Inbox::MOST_EXCHANGED`]. All heaps must be mapped. If `blocking` is true, the data for one PE must arrive
     /// before data for the next PE is sent.
@@ -142,9 +142,9 @@ impl<S: Scope> Exchange<'_, S> {
 
     /// Computes the addresses for [`all_to_all`](Exchange::all_to_all) and [`folded`](Exchange::folded).
     #[inline(always)]
-    pub fn plan(&self, parts: &Parts) -> Plan {
+    pub fn plan(&self, parts: &Parts) -> PartAddresses {
         let heap = self.world.heap as u64;
-        Plan {
+        PartAddresses {
             source: fresh_u64(heap + parts.from),
             target: fresh_u64(heap + parts.to),
             from_step: parts.from_step,
@@ -172,7 +172,7 @@ impl<S: Scope> Exchange<'_, S> {
     pub unsafe fn all_to_all<const WHOLE: bool, const PAIR: bool>(
         &self,
         round: u32,
-        plan: &Plan,
+        plan: &PartAddresses,
     ) -> Result<(), Status> {
         // SAFETY: the caller upholds the same requirements.
         let done = unsafe { self.gathered::<WHOLE, PAIR>(round, plan) };
@@ -193,7 +193,7 @@ impl<S: Scope> Exchange<'_, S> {
     pub unsafe fn folded<const WHOLE: bool, const PAIR: bool>(
         &self,
         round: u32,
-        plan: &Plan,
+        plan: &PartAddresses,
         fold: &impl Fold,
     ) -> Result<(), Status> {
         // SAFETY: the caller upholds the same requirements.
@@ -204,7 +204,7 @@ impl<S: Scope> Exchange<'_, S> {
     /// Makes the scope agree on the outcome. Afterwards each thread sees what the others have received.
     #[inline(always)]
     #[track_caller]
-    fn ended(&self, round: u32, plan: &Plan, done: Result<(), Status>) -> Result<(), Status> {
+    fn ended(&self, round: u32, plan: &PartAddresses, done: Result<(), Status>) -> Result<(), Status> {
         // Without chunks no data has been sent or awaited yet.
         let done = if plan.chunks == 0 && self.rank == 0 { self.exchange_bare(round) } else { done };
         match self.scope.agree(done.err().map_or(0, |stop| stop.0)) {
@@ -228,7 +228,11 @@ impl<S: Scope> Exchange<'_, S> {
 
     /// Performs this thread's share of an [`all_to_all`](Exchange::all_to_all).
     #[inline(always)]
-    unsafe fn gathered<const WHOLE: bool, const PAIR: bool>(&self, round: u32, plan: &Plan) -> Result<(), Status> {
+    unsafe fn gathered<const WHOLE: bool, const PAIR: bool>(
+        &self,
+        round: u32,
+        plan: &PartAddresses,
+    ) -> Result<(), Status> {
         // SAFETY: the caller upholds the requirements of `all_to_all`.
         unsafe { self.send::<OF_ONE, WHOLE>(round, plan) };
         let (chunks, lanes) = (plan.chunks, self.lanes);
@@ -296,7 +300,7 @@ impl<S: Scope> Exchange<'_, S> {
     unsafe fn summed<const WHOLE: bool, const PAIR: bool>(
         &self,
         round: u32,
-        plan: &Plan,
+        plan: &PartAddresses,
         fold: &impl Fold,
     ) -> Result<(), Status> {
         // SAFETY: the caller upholds the requirements of `all_to_all`.

@@ -1,6 +1,6 @@
 //! The blocks of a grid: their common barrier, and the distribution of work among them.
 
-use super::{Scope, WaitBudget, World};
+use super::{Scope, WaitBudget, WorldView};
 use crate::ring::Status;
 use cuda_std::memory::{Word, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_relaxed_gpu_u64};
 use cuda_std::thread;
@@ -9,7 +9,7 @@ use cuda_std::thread;
 /// `Grid` at the start of its kernel. A *worker* is one scope of the kernel's kind: a thread, a warp or a block.
 #[derive(Debug)]
 pub struct Grid<'a> {
-    world: &'a World,
+    world: &'a WorldView,
     blocks: &'a Word,
     met: u64,
     /// Index of this worker in its block, and the number of workers of the block.
@@ -22,7 +22,7 @@ impl<'a> Grid<'a> {
     /// # Safety
     /// `word` must be 0 at the launch, valid while the grid runs, and used by no other grid.
     #[inline(always)]
-    pub unsafe fn new<S: Scope>(world: &'a World, word: *const Word, scope: &S) -> Grid<'a> {
+    pub unsafe fn new<S: Scope>(world: &'a WorldView, word: *const Word, scope: &S) -> Grid<'a> {
         // SAFETY: the caller guarantees that `word` is valid.
         Grid { world, blocks: unsafe { &*word }, met: 0, worker: scope.of_block() }
     }

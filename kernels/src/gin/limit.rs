@@ -166,7 +166,7 @@ impl GrowthLimit {
 /// Bound of a kernel's own spin loop on words that another block or PE stores (a value with its tag, like those of an
 /// [`Inbox`](super::Inbox)). The loop calls [`look`](WaitBudget::look) after each unsuccessful poll. It is always
 /// inlined, so the loop keeps its registers. A kernel whose wait failed reports it after the loop with
-/// [`World::gave_up`](super::World::gave_up). Each wait needs a new `WaitBudget`.
+/// [`WorldView::gave_up`](super::WorldView::gave_up). Each wait needs a new `WaitBudget`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WaitBudget {
     looks: u32,
@@ -188,7 +188,7 @@ impl WaitBudget {
     /// Returns [`Status::DEADLINE`] if there was no progress for the world's timeout, [`Status::ENDED`] if another call
     /// of this PE has failed, or the status with which the host ended the wait.
     #[inline(always)]
-    pub fn look(&mut self, world: &super::World) -> Result<(), Status> {
+    pub fn look(&mut self, world: &super::WorldView) -> Result<(), Status> {
         self.looks += 1;
         if !self.looks.is_multiple_of(VAIN_LOOKS) {
             return Ok(());

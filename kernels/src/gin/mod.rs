@@ -1,8 +1,8 @@
 //! `gin`: one-sided communication from inside a kernel, with the terms of OpenSHMEM 1.5.
 //!
 //! A *PE* (processing element) is a rank with its device. Every PE has a *symmetric heap* of the same size. A [`Sym`]
-//! names an object at the same offset of every heap. A kernel is launched with a [`World`], which host/gin creates. It
-//! opens a [`Context`] for a [`Thread`], a [`Warp`] or a [`Block`], and calls `put`, `get`, `put_signal`,
+//! names an object at the same offset of every heap. A kernel is launched with a [`WorldView`], which host/gin creates.
+//! It opens a [`Context`] for a [`Thread`], a [`Warp`] or a [`Block`], and calls `put`, `get`, `put_signal`,
 //! `signal_wait_until`, `quiet`, ...
 //!
 //! ```text
@@ -24,7 +24,7 @@
 //! **Errors.** Every wait is bounded by the deadline and returns its outcome ([`Status`](crate::ring::Status)). All
 //! threads of a scope get the same result. In a warp or block, a failure to push a command is reported by the next call
 //! that waits. Once a context has failed, its later calls also fail. The call and PE of the first failure of a launch
-//! are recorded in the [`Report`], which the host reads.
+//! are recorded in the [`FailureReport`], which the host reads.
 
 mod arrivals;
 mod atomic;
@@ -48,7 +48,7 @@ mod value;
 mod wait;
 mod wanted;
 
-pub use arrivals::{Arrivals, Count, ReceiveQueue};
+pub use arrivals::{Arrivals, CountedSignal, ReceiveQueue};
 pub use barrier::{TEAMS, Team, TeamKind};
 pub use context::Context;
 pub use counts::{BY_SIGNAL, BY_SUM, BY_VALUE, Counts, Tally};
@@ -59,7 +59,7 @@ pub use grid::Grid;
 pub(crate) use limit::GrowthLimit;
 pub use limit::{Control, WaitBudget};
 pub use message::Inbox;
-pub use report::{Call, Report};
+pub use report::{Call, FailureReport};
 pub use scope::{Block, Scope, Thread, Warp};
 pub use wait::SignalPair;
 pub use wanted::WaitCondition;
@@ -86,7 +86,7 @@ pub const MOST_ADDED: u64 = crate::command::MOST_ADDED as u64;
 pub const RESERVED_BYTES: u64 = SIGNALS as u64 * 8 + FETCHING_THREADS as u64 * 8;
 /// Number of threads of a grid that can fetch values over rails ([`Context::g`]).
 pub const FETCHING_THREADS: u32 = 1 << 16;
-/// Number of words of [`World::sent`].
+/// Number of words of [`WorldView::sent`].
 pub const SENT_WORDS: usize = 2 * USER_SIGNALS as usize;
 /// Region number of the heap, on every PE and rail.
 pub const HEAP: u32 = 0;
@@ -199,19 +199,19 @@ impl Signal {
 /// A kernel's view of one PE.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Peer {
+pub struct PeView {
     /// Address at which the PE's heap is mapped here; 0 if the PE is reached over rails.
     pub heap: u64,
 }
 
 /// A kernel's view of the job. Plain data, passed by value with the kernel's arguments.
 #[args]
-pub struct World {
+pub struct WorldView {
     /// Number of this PE.
     pub me: u32,
     /// Number of PEs.
     pub pes: u32,
-    /// Bit set of [`World::BY_RAILS`] and [`World::BY_MAPPING`].
+    /// Bit set of [`WorldView::BY_RAILS`] and [`WorldView::BY_MAPPING`].
     pub paths: u32,
     /// Number of this PE's outlets: rings, one per proxy thread, or NIC queues; 0 if no PE is reached over rails.
     pub outlet_count: u32,
@@ -220,7 +220,7 @@ pub struct World {
     /// Length of the heap in bytes, the same on every PE.
     pub heap_bytes: u64,
     /// One entry per PE, in device memory.
-    pub peers: *const Peer,
+    pub peers: *const PeView,
     /// The outlets, if they are rings, in device memory; otherwise null.
     pub rings: *const Ring,
     /// The signals' words that are not in the heap: in host memory if proxies add to them, or in device memory if
@@ -239,7 +239,7 @@ pub struct World {
     /// memory, if any PE is reached over rails.
     pub sent: *const Word,
     /// The first failure of the launch, in device memory.
-    pub report: *const Report,
+    pub report: *const FailureReport,
     /// Words in host memory with which the host ends waits and restarts their deadlines.
     pub abort: *const Control,
     /// Maximum time without progress in one call, in nanoseconds.
@@ -253,15 +253,15 @@ pub struct World {
 #[derive(Clone, Copy, Debug)]
 pub struct Program<A> {
     /// The job.
-    pub world: World,
+    pub world: WorldView,
     /// The kernel's own arguments.
     pub args: A,
 }
 
-impl World {
-    /// Bit of [`World::paths`]: some PE is reached over rails, so signals can arrive through proxies.
+impl WorldView {
+    /// Bit of [`WorldView::paths`]: some PE is reached over rails, so signals can arrive through proxies.
     pub const BY_RAILS: u32 = 1;
-    /// Bit of [`World::paths`]: some other PE has this heap mapped, so signals can arrive as its atomics.
+    /// Bit of [`WorldView::paths`]: some other PE has this heap mapped, so signals can arrive as its atomics.
     pub const BY_MAPPING: u32 = 2;
 
     /// Returns the number of this PE.
@@ -289,7 +289,7 @@ impl World {
     /// the original world otherwise. The code of its calls then exists twice, and the first version reserves no
     /// registers for rails.
     #[inline(always)]
-    pub fn mapped(&self) -> Option<World> {
+    pub fn mapped(&self) -> Option<WorldView> {
         if self.outlet_count != 0 {
             return None;
         }
@@ -297,7 +297,7 @@ impl World {
         // has the signal's whole value.
         let (far, arrivals) = (core::ptr::null(), core::ptr::null());
         let (rings, channels) = (core::ptr::null(), core::ptr::null());
-        Some(World { paths: World::BY_MAPPING, outlet_count: 0, rings, channels, far, arrivals, ..*self })
+        Some(WorldView { paths: WorldView::BY_MAPPING, outlet_count: 0, rings, channels, far, arrivals, ..*self })
     }
 
     /// Returns the outlets, which receive the commands for PEs that are reached over rails.
@@ -322,16 +322,16 @@ impl World {
         if heap == 0 { core::ptr::null_mut() } else { (heap + object.offset) as *mut T }
     }
 
-    /// Returns whether a call has failed since the host last cleared the [`Report`], in this launch or in a preceding
-    /// one of its stream. A kernel in a series of launches checks this before it waits. After a failure each further
-    /// kernel would otherwise wait until its deadline.
+    /// Returns whether a call has failed since the host last cleared the [`FailureReport`], in this launch or in a
+    /// preceding one of its stream. A kernel in a series of launches checks this before it waits. After a failure each
+    /// further kernel would otherwise wait until its deadline.
     #[inline(always)]
     pub fn has_failed(&self) -> bool {
         // SAFETY: the host keeps the report valid while the grid runs.
         load_relaxed_gpu_u64(unsafe { &(*self.report).stop }) != 0
     }
 
-    /// Like [`has_failed`](World::has_failed), but all threads of `scope` call it and get the same result. A kernel
+    /// Like [`has_failed`](WorldView::has_failed), but all threads of `scope` call it and get the same result. A kernel
     /// that can be part of a series of launches calls this at its start, after the wait for the preceding grids, and
     /// returns if it is true: the rest of the series then ends immediately.
     #[inline(always)]
@@ -340,7 +340,8 @@ impl World {
         scope.any(self.has_failed())
     }
 
-    /// Returns the address of `offset` in this PE's heap, computed anew by each call (see [`planes`](World::planes)).
+    /// Returns the address of `offset` in this PE's heap, computed anew by each call (see
+    /// [`planes`](WorldView::planes)).
     #[inline(always)]
     fn at(&self, offset: u64) -> *mut u8 {
         (self.heap as u64 + fresh_u64(offset)) as *mut u8
@@ -360,7 +361,7 @@ impl World {
         // memory, which misses L1 after each of the loop's acquires.
         let (signal, paths) = (Signal(fresh_u32(signal.0)), fresh_u32(self.paths));
         // SAFETY: `far` too has one word per signal, and the caller has checked the signal's number.
-        let far = (paths & World::BY_RAILS != 0).then(|| unsafe { &*self.far.add(signal.0 as usize) });
-        SignalPair { near: self.near(signal), far, mapped: paths & World::BY_MAPPING != 0, arrivals: self.arrivals }
+        let far = (paths & WorldView::BY_RAILS != 0).then(|| unsafe { &*self.far.add(signal.0 as usize) });
+        SignalPair { near: self.near(signal), far, mapped: paths & WorldView::BY_MAPPING != 0, arrivals: self.arrivals }
     }
 }

@@ -1,6 +1,6 @@
 //! The report: a description of the first failed call, for the host.
 
-use super::World;
+use super::WorldView;
 use crate::ring::Status;
 use cuda_std::call::by_address;
 use cuda_std::memory::{Word, compare_exchange_relaxed_gpu_u64, store_relaxed_sys_u64};
@@ -61,7 +61,7 @@ pub const NO_PE: u32 = u32::MAX;
 /// The first failure of a launch. All words are zero if there is none.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Report {
+pub struct FailureReport {
     /// The [`Status`]. The thread that changes it from 0 stores the other words.
     pub stop: Word,
     /// The [`Call`].
@@ -100,14 +100,14 @@ impl Failure {
 /// Records a failure, unless one has already been recorded. Passes only the parts that `keep` needs: a pointer to a
 /// context's world would force the whole context into local memory.
 #[inline(always)]
-pub(super) fn note(world: &World, stop: Status, failure: Failure) {
+pub(super) fn note(world: &WorldView, stop: Status, failure: Failure) {
     let Failure { call, pe, detail, seen, wanted } = failure;
     by_address(keep as fn(_, _, _, _, _, _, _))(world.report, stop.0, call as u64, pe, detail, seen, wanted);
 }
 
 /// Stores the failure. Not inlined: it is rarely called, and its registers must not add to those of the calls.
 #[inline(never)]
-fn keep(report: *const Report, stop: u64, call: u64, pe: u32, detail: u64, seen: u64, wanted: u64) {
+fn keep(report: *const FailureReport, stop: u64, call: u64, pe: u32, detail: u64, seen: u64, wanted: u64) {
     // SAFETY: the host keeps the report valid while the grid runs.
     let report = unsafe { &*report };
     if compare_exchange_relaxed_gpu_u64(&report.stop, 0, stop) != 0 {

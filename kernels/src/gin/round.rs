@@ -9,13 +9,13 @@
 //! - *Nothing is reused while the NIC may access it.* Until a put is complete at the sender, the NIC may read its
 //!   source and write its destination again. Such a retransmission can occur even if the receiver has the data and has
 //!   answered. Before a round the sender therefore waits for the completion of the round before the previous one. That
-//!   put is recorded in device memory ([`World::sent`](super::World::sent)), because a later context, scope or launch
-//!   might send the next round.
+//!   put is recorded in device memory ([`WorldView::sent`](super::WorldView::sent)), because a later context, scope or
+//!   launch might send the next round.
 
 use super::context::transfer;
 use super::report::{Call, Failure, NO_PE};
 use super::signal::immediate;
-use super::{Context, Plain, Scope, Signal, Sym, USER_SIGNALS, WaitCondition, World};
+use super::{Context, Plain, Scope, Signal, Sym, USER_SIGNALS, WaitCondition, WorldView};
 use crate::command::Opcode;
 use crate::outlet::Outlets;
 use crate::ring::Status;
@@ -23,8 +23,8 @@ use crate::ring::producer::Fence;
 use cuda_std::call::by_address;
 use cuda_std::memory::{Word, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 
-/// Number of bits of a word of [`World::sent`] that hold one more than the ticket; the index of the outlet is stored
-/// above them. At 10^9 puts per second tickets reach 2^52 after 52 days.
+/// Number of bits of a word of [`WorldView::sent`] that hold one more than the ticket; the index of the outlet is
+/// stored above them. At 10^9 puts per second tickets reach 2^52 after 52 days.
 const TICKET_BITS: u32 = 52;
 
 /// The records of the last puts and the outlets to which these were pushed. This is the part of a world that the
@@ -37,7 +37,7 @@ struct Sent {
 
 impl Sent {
     #[inline(always)]
-    fn of(world: &World) -> Sent {
+    fn of(world: &WorldView) -> Sent {
         Sent { words: world.sent, outlets: world.outlets() }
     }
 

@@ -1,6 +1,6 @@
 //! Waits for the two words of a signal to reach a sum. Every wait is bounded.
 
-use super::World;
+use super::WorldView;
 use super::arrivals::{self, Arrivals};
 use super::limit::{Control, GrowthLimit, LOOKS};
 use super::report::{Call, Failure, NO_PE};
@@ -133,7 +133,7 @@ fn wait_long(
     }
 }
 
-impl World {
+impl WorldView {
     /// Records in the report that a spin loop ended without success, with this status, unless a failure has already
     /// been recorded. `wanted` is the number of the words that did not arrive.
     #[inline(never)]
@@ -141,8 +141,8 @@ impl World {
         super::report::note(self, stop, Failure { call: Call::Words, pe: NO_PE, detail: 0, seen: 0, wanted });
     }
 
-    /// Like [`gave_up`](World::gave_up), for a [`Grid::sync`](super::Grid::sync) that `seen` of `wanted` blocks have
-    /// reached.
+    /// Like [`gave_up`](WorldView::gave_up), for a [`Grid::sync`](super::Grid::sync) that `seen` of `wanted` blocks
+    /// have reached.
     #[inline(never)]
     pub(super) fn gave_up_sync(&self, stop: Status, seen: u64, wanted: u64) {
         super::report::note(self, stop, Failure { call: Call::GridSync, pe: NO_PE, detail: 0, seen, wanted });
@@ -157,7 +157,7 @@ impl World {
         unsafe { &*self.abort }.progressed(cuda_std::thread::global_timer_ns());
     }
 
-    /// Like [`gave_up`](World::gave_up), for a signal that has reached `seen`.
+    /// Like [`gave_up`](WorldView::gave_up), for a signal that has reached `seen`.
     #[inline(never)]
     pub(crate) fn gave_up_signal(&self, stop: Status, signal: super::Signal, seen: u64, wanted: u64) {
         let detail = signal.0 as u64;

@@ -2,7 +2,7 @@
 //! registers from the stencil's threads.
 
 use super::stencil::{WIDTH, load, store};
-use super::{EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_P, Link, TRACE_SENT, TRACE_WAITED};
+use super::{EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_P, HaloLink, TRACE_SENT, TRACE_WAITED};
 use crate::gin::{Block, Context, Scope, Thread};
 use crate::ring::Status;
 use cuda_std::memory::{fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
@@ -14,7 +14,7 @@ use cuda_std::thread;
 /// # Safety
 /// `link` must be valid.
 #[inline(never)]
-pub unsafe fn receive(link: *const Link, iteration: u32, side: usize) -> Result<(), Status> {
+pub unsafe fn receive(link: *const HaloLink, iteration: u32, side: usize) -> Result<(), Status> {
     // SAFETY: the caller guarantees that `link` is valid.
     let link = unsafe { &*link };
     if thread::sync_threads_or(link.world.has_failed()) {
@@ -35,7 +35,7 @@ pub unsafe fn receive(link: *const Link, iteration: u32, side: usize) -> Result<
 /// must be the first column of the tile and its number of columns.
 #[inline(never)]
 pub unsafe fn send(
-    link: *const Link,
+    link: *const HaloLink,
     iteration: u32,
     side: usize,
     row: *const f32,
@@ -66,7 +66,7 @@ pub unsafe fn send(
 
 /// Destination of a boundary row, for one side and one parity.
 struct Route<'a> {
-    link: &'a Link,
+    link: &'a HaloLink,
     peer: u32,
     out: usize,
     halo: usize,

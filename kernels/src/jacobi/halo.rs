@@ -6,9 +6,9 @@
 //! every second 16 bytes.
 
 use super::resident_args::{PLACES, ResidentArgs, row_words};
-use super::shared_rows::Memory;
+use super::shared_rows::SharedRows;
 use super::stencil::{Columns, Points, load, store};
-use super::{ABOVE, BELOW, Link};
+use super::{ABOVE, BELOW, HaloLink};
 use crate::gin::{Block, Signal, Sym, WaitBudget};
 use cuda_std::memory::{WordPair, load_relaxed_sys_v2_u64, store_relaxed_sys_v2_u64};
 use cuda_std::thread;
@@ -80,7 +80,7 @@ unsafe fn look(place: u64, tag: u32) -> (Points, bool) {
 #[inline(always)]
 pub unsafe fn take<const RAILS: bool>(
     args: &ResidentArgs,
-    memory: &Memory,
+    memory: &SharedRows,
     tag: u32,
     receive: impl Fn(usize) -> (Points, u32),
 ) -> ([Points; 2], u32) {
@@ -157,7 +157,7 @@ fn signal(signal: Signal, piece: Option<Piece>) -> Signal {
 
 /// Sends a row over rails, as the round of its tag. Called by all threads of the block.
 #[inline(never)]
-pub unsafe fn send(link: *const Link, tag: u32, side: usize, points: Points, columns: Columns) {
+pub unsafe fn send(link: *const HaloLink, tag: u32, side: usize, points: Points, columns: Columns) {
     // SAFETY: the caller guarantees that `link` is valid.
     unsafe { send_part(link, tag, side, points, columns, None) };
 }
@@ -165,7 +165,7 @@ pub unsafe fn send(link: *const Link, tag: u32, side: usize, points: Points, col
 /// Like [`send`], for the columns of the block: all if `piece` is `None`.
 #[inline(always)]
 pub unsafe fn send_part(
-    link: *const Link,
+    link: *const HaloLink,
     tag: u32,
     side: usize,
     points: Points,
@@ -196,7 +196,7 @@ pub unsafe fn send_part(
 
 /// Waits for a row over rails. Called by all threads of the block.
 #[inline(never)]
-pub unsafe fn receive(link: *const Link, tag: u32, side: usize, columns: Columns) -> (Points, u32) {
+pub unsafe fn receive(link: *const HaloLink, tag: u32, side: usize, columns: Columns) -> (Points, u32) {
     // SAFETY: the caller guarantees that `link` is valid.
     unsafe { receive_part(link, tag, side, columns, None) }
 }
@@ -204,7 +204,7 @@ pub unsafe fn receive(link: *const Link, tag: u32, side: usize, columns: Columns
 /// Like [`receive`], for the columns of the block: all if `piece` is `None`.
 #[inline(always)]
 pub unsafe fn receive_part(
-    link: *const Link,
+    link: *const HaloLink,
     tag: u32,
     side: usize,
     columns: Columns,
@@ -225,14 +225,14 @@ pub unsafe fn receive_part(
 /// Waits until all transfers over rails of this launch are complete, so that send buffers and halos may be reused.
 /// Called by all threads of the block.
 #[inline(never)]
-pub unsafe fn finish(args: &ResidentArgs, memory: &Memory) {
+pub unsafe fn finish(args: &ResidentArgs, memory: &SharedRows) {
     // SAFETY: the caller guarantees that `args` is valid, and `set_doors` has stored the addresses.
     unsafe { finish_part(args, memory, None) };
 }
 
 /// Like [`finish`], for the columns of the block: all if `piece` is `None`.
 #[inline(always)]
-pub unsafe fn finish_part(args: &ResidentArgs, memory: &Memory, piece: Option<Piece>) {
+pub unsafe fn finish_part(args: &ResidentArgs, memory: &SharedRows, piece: Option<Piece>) {
     // SAFETY: the caller guarantees that `args` is valid, and `set_doors` has stored the addresses.
     let (link, doors) = unsafe { (&*args.link, memory.take()) };
     let mut line = link.world.context(Block);

@@ -10,7 +10,9 @@
 //! blocks than can be resident also completes.
 
 use super::stencil::{Columns, Far, Points, WIDTH, first_of_thread, load, load_point_if, store_if};
-use super::{ABOVE, BELOW, EXCHANGE_NONE, Link, NORM_NEVER, NORM_THREAD_ATOMIC, TRACE_BEGAN, TRACE_ENDED, exchange};
+use super::{
+    ABOVE, BELOW, EXCHANGE_NONE, HaloLink, NORM_NEVER, NORM_THREAD_ATOMIC, TRACE_BEGAN, TRACE_ENDED, exchange,
+};
 use cuda_std::memory::Word;
 use cuda_std::shared::Dynamic;
 use cuda_std::sum::{add_relaxed_gpu_f32, add_relaxed_gpu_f64};
@@ -53,7 +55,7 @@ pub struct StepArgs {
     /// Sum of the squares of all changes, in device memory, initially 0.
     pub sum: *const Word,
     /// The connection to the neighbours, in device memory; null if no rows are exchanged ([`EXCHANGE_NONE`]).
-    pub link: *const Link,
+    pub link: *const HaloLink,
 }
 
 /// Returns the number of tiles across and the number of rows of tiles, for `rows` rows of `pitch` points, blocks of

@@ -23,7 +23,7 @@ mod resident_args;
 mod shared_rows;
 mod stencil;
 
-use crate::gin::{Signal, Sym, World};
+use crate::gin::{Signal, Sym, WorldView};
 use cuda_std::memory::{Word, fetch_max_release_gpu_u64};
 use cuda_std::{args, thread};
 
@@ -57,9 +57,9 @@ pub const BELOW: usize = 1;
 /// + 1) % 2`. Two parities suffice: a PE sends the rows for iteration `i + 1` after it has received those for `i`. Its
 /// neighbour sent the latter after reading the rows for `i - 1`, which have the same parity as those for `i + 1`.
 #[args]
-pub struct Link {
+pub struct HaloLink {
     /// The world of the job.
-    pub world: World,
+    pub world: WorldView,
     /// PEs above and below.
     pub peers: [u32; 2],
     /// Boundary rows to be sent, by parity and side.
@@ -96,7 +96,7 @@ pub const TRACE_WAITED: usize = 2;
 /// Trace word: time that a block took to send its rows.
 pub const TRACE_SENT: usize = 3;
 
-impl Link {
+impl HaloLink {
     /// Returns a trace word of an iteration, or `None` if there is no trace.
     #[inline(always)]
     fn traced(&self, iteration: u32, word: usize) -> Option<&Word> {

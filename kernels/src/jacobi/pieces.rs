@@ -22,9 +22,9 @@ use super::resident::waited;
 use super::resident_args::{PLACES, ResidentArgs, row_words};
 pub use super::resident_args::{PiecesArgs, WORDS_BESIDE};
 pub use super::shared_rows::MOST_THREADS_OF_PIECE;
-use super::shared_rows::{self, Ends, Memory, Next, add_sums, leave_sum};
+use super::shared_rows::{self, Ends, Next, SharedRows, add_sums, leave_sum};
 use super::stencil::{Columns, Points, WIDTH, first_of_thread, load, store};
-use super::{ABOVE, BELOW, Link};
+use super::{ABOVE, BELOW, HaloLink};
 use crate::gin::{Block, WaitBudget};
 use crate::ring::Status;
 use cuda_std::memory::{Word, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
@@ -129,7 +129,7 @@ unsafe fn doors(args: &PiecesArgs, side: usize) -> (u64, u64) {
 /// A thread's position in its block's rows.
 struct Rows<const RAILS: bool> {
     columns: Columns,
-    memory: Memory,
+    memory: SharedRows,
     /// Number of rows of the block.
     rows: u32,
     /// Whether there is a block to the left, and to the right.
@@ -162,7 +162,7 @@ impl<const RAILS: bool> Rows<RAILS> {
         let (_, rows) = rows_of_block(args);
         let (first, end) = columns_of_block(args);
         let columns = Columns::or(first + first_of_thread(), first, args.field.nx, end);
-        let memory = Memory::of_piece(&columns, rows, args.field.shared_bytes);
+        let memory = SharedRows::of_piece(&columns, rows, args.field.shared_bytes);
         let (thread, last) = (thread::thread_idx_x(), thread::block_dim_x() - 1);
         let is_beside = [first > 0, end < args.field.pitch];
         let block = thread::block_idx_x();
@@ -398,21 +398,21 @@ unsafe fn report(args: &PiecesArgs, tag: u32, failed: u32) {
 
 /// Like [`halo::send`](super::halo::send), for the columns of a block.
 #[inline(never)]
-unsafe fn send(link: *const Link, tag: u32, side: usize, points: Points, columns: Columns, piece: Piece) {
+unsafe fn send(link: *const HaloLink, tag: u32, side: usize, points: Points, columns: Columns, piece: Piece) {
     // SAFETY: this function has the safety requirements of `send_part`.
     unsafe { send_part(link, tag, side, points, columns, Some(piece)) };
 }
 
 /// Like [`halo::receive`](super::halo::receive), for the columns of a block.
 #[inline(never)]
-unsafe fn receive(link: *const Link, tag: u32, side: usize, columns: Columns, piece: Piece) -> (Points, u32) {
+unsafe fn receive(link: *const HaloLink, tag: u32, side: usize, columns: Columns, piece: Piece) -> (Points, u32) {
     // SAFETY: this function has the safety requirements of `receive_part`.
     unsafe { receive_part(link, tag, side, columns, Some(piece)) }
 }
 
 /// Like [`halo::finish`](super::halo::finish), for the columns of a block.
 #[inline(never)]
-unsafe fn finish(args: &ResidentArgs, memory: &Memory, piece: Piece) {
+unsafe fn finish(args: &ResidentArgs, memory: &SharedRows, piece: Piece) {
     // SAFETY: this function has the safety requirements of `finish_part`.
     unsafe { finish_part(args, memory, Some(piece)) };
 }

@@ -19,7 +19,7 @@
 
 use super::halo::{self, give, receive, send, take};
 pub use super::resident_args::{KEPT, LEAST_ROWS, PLACES, ResidentArgs, row_words};
-use super::shared_rows::{self, Ends, Memory, Next, add_sums, leave_sum};
+use super::shared_rows::{self, Ends, Next, SharedRows, add_sums, leave_sum};
 use super::stencil::{Columns, Points, WIDTH, first_of_thread, load, store};
 use super::{ABOVE, BELOW, TRACE_WAITED};
 use crate::gin::Block;
@@ -77,7 +77,7 @@ unsafe fn run<const RAILS: bool>(args: &ResidentArgs) {
 /// A thread's points in its block's rows, and its position.
 struct Rows<const RAILS: bool> {
     columns: Columns,
-    memory: Memory,
+    memory: SharedRows,
     /// Number of rows of the block.
     rows: u32,
     top: Points,
@@ -107,7 +107,7 @@ impl<const RAILS: bool> Rows<RAILS> {
     unsafe fn load(args: &ResidentArgs) -> Rows<RAILS> {
         let (_, rows) = rows_of_block(args);
         let columns = Columns::new(first_of_thread(), args.nx, args.pitch);
-        let memory = Memory::new(&columns, rows, args.shared_bytes);
+        let memory = SharedRows::new(&columns, rows, args.shared_bytes);
         // SAFETY: the caller guarantees that `args` is valid. All accesses are to rows of the field, and to their
         // places in the block's shared memory.
         unsafe {

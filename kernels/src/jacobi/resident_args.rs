@@ -1,6 +1,6 @@
 //! Arguments of the resident kernels: part of a field, and words for rows in flight.
 
-use super::Link;
+use super::HaloLink;
 use super::stencil::WIDTH;
 use crate::gin::Sym;
 use cuda_std::args;
@@ -46,7 +46,7 @@ pub struct ResidentArgs {
     /// [`PLACES`] rows of [`row_words`] words from the adjacent PEs, 0 before the first launch.
     pub inbox: Sym<u64>,
     /// The connection to the neighbours, in device memory.
-    pub link: *const Link,
+    pub link: *const HaloLink,
 }
 
 /// Number of words per row of a block for the points beside it: two sides, two parities.

@@ -40,7 +40,7 @@ pub const fn bytes_of_piece(rows: u32, threads: u32) -> u32 {
 
 /// Addresses of a thread's data in its block's shared memory.
 #[derive(Clone, Copy)]
-pub struct Memory {
+pub struct SharedRows {
     shared: Dynamic,
     /// Address of this thread's points in the first row that is stored in shared memory. The block's last row is also
     /// the last one in shared memory.
@@ -79,10 +79,10 @@ impl Ends {
     }
 }
 
-impl Memory {
+impl SharedRows {
     /// Called by all threads of a block, which must be whole warps.
     #[inline(always)]
-    pub fn new(columns: &Columns, rows: u32, bytes: u32) -> Memory {
+    pub fn new(columns: &Columns, rows: u32, bytes: u32) -> SharedRows {
         let shared = Dynamic::of_block(bytes);
         let here = (rows - LEAST_ROWS + 1) * row_bytes(thread::block_dim_x());
         let points = shared.at(first_of_thread() * 4);
@@ -95,7 +95,7 @@ impl Memory {
             1 => (own - 4, own + 8),
             _ => (if number == 0 { own } else { own - 4 }, if number == last { own } else { own + 8 }),
         };
-        Memory {
+        SharedRows {
             shared,
             points,
             last: points + here - row_bytes(thread::block_dim_x()),
@@ -105,15 +105,15 @@ impl Memory {
         }
     }
 
-    /// Like [`new`](Memory::new), for a block that has some columns of its rows, all of which are in shared memory. The
-    /// end points of a row start and end with those beside the block.
+    /// Like [`new`](SharedRows::new), for a block that has some columns of its rows, all of which are in shared memory.
+    /// The end points of a row start and end with those beside the block.
     #[inline(always)]
-    pub fn of_piece(columns: &Columns, rows: u32, bytes: u32) -> Memory {
+    pub fn of_piece(columns: &Columns, rows: u32, bytes: u32) -> SharedRows {
         let shared = Dynamic::of_block(bytes);
         let here = rows * row_bytes(thread::block_dim_x());
         let points = shared.at(first_of_thread() * 4);
         let own = here + 4 + thread::thread_idx_x() / warp::SIZE * 8;
-        Memory {
+        SharedRows {
             shared,
             points,
             last: points + here - row_bytes(thread::block_dim_x()),
@@ -264,7 +264,7 @@ fn addresses([a, b, c, d]: [u32; 4]) -> [u64; 2] {
 
 /// Stores this warp's part of an iteration's sum. [`add_sums`] reads it after the block barrier.
 #[inline(always)]
-pub unsafe fn leave_sum(args: &ResidentArgs, memory: &Memory, tag: u32, sum: f32) {
+pub unsafe fn leave_sum(args: &ResidentArgs, memory: &SharedRows, tag: u32, sum: f32) {
     if args.norm == NORM_NEVER {
         return;
     }
@@ -279,7 +279,7 @@ pub unsafe fn leave_sum(args: &ResidentArgs, memory: &Memory, tag: u32, sum: f32
 
 /// Adds the block's sum to that of the PE. The warps alternate, so that the other warps need not wait.
 #[inline(always)]
-pub unsafe fn add_sums(args: &ResidentArgs, memory: &Memory, tag: u32) {
+pub unsafe fn add_sums(args: &ResidentArgs, memory: &SharedRows, tag: u32) {
     let warps = thread::block_dim_x() / warp::SIZE;
     if args.norm == NORM_NEVER || tag % warps != thread::thread_idx_x() / warp::SIZE {
         return;

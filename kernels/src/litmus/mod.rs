@@ -34,16 +34,16 @@ pub const LANES: u32 = warp::SIZE;
 pub const SETS: u32 = 4;
 /// Distance in words between flags of different writers.
 pub const APART: usize = 16;
-/// Value of [`LitmusArgs::stop`] after a wait that exceeded its timeout.
+/// Value of [`LitmusKernelArgs::stop`] after a wait that exceeded its timeout.
 pub const LATE: u64 = 1;
-/// Value of [`LitmusArgs::stop`] after a result of another round was found.
+/// Value of [`LitmusKernelArgs::stop`] after a result of another round was found.
 pub const BROKEN: u64 = 2;
 
 /// A role of a test.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Role {
-    /// Number of the pair ([`cuda_std::litmus::Pair`]).
+pub struct LitmusRole {
+    /// Number of the pair ([`cuda_std::litmus::AccessPair`]).
     pub kind: u32,
     /// Location of the first access.
     pub first: u32,
@@ -55,18 +55,18 @@ pub struct Role {
 
 /// Arguments of all participants of a test.
 #[args]
-pub struct LitmusArgs {
+pub struct LitmusKernelArgs {
     /// The roles.
-    pub roles: [Role; ROLES],
+    pub roles: [LitmusRole; ROLES],
     /// Number of roles.
     pub count: u32,
     /// Bit set of the roles that this grid runs.
     pub own: u32,
     /// Whether all roles of a group run in one block.
     pub same_block: u32,
-    /// Number of the scope of all accesses ([`cuda_std::litmus::Scope`]).
+    /// Number of the scope of all accesses ([`cuda_std::litmus::MemoryScope`]).
     pub scope: u32,
-    /// Number of the order of all pairs ([`cuda_std::litmus::Order`]) or of bulk stores ([`crate::litmus_bulk`]).
+    /// Number of the order of all pairs ([`cuda_std::litmus::AccessOrder`]) or of bulk stores ([`crate::litmus_bulk`]).
     pub order: u32,
     /// Number of groups.
     pub groups: u32,
@@ -104,12 +104,12 @@ pub struct LitmusArgs {
     pub stop: *const Word,
 }
 
-impl LitmusArgs {
+impl LitmusKernelArgs {
     // The two functions select instead of indexing: a non-constant index would move the arguments to local memory.
 
     /// Returns a role.
     #[inline(always)]
-    fn role(&self, number: u32) -> Role {
+    fn role(&self, number: u32) -> LitmusRole {
         let [first, second, third, fourth] = self.roles;
         match number {
             0 => first,
@@ -136,7 +136,7 @@ impl LitmusArgs {
 /// # Safety
 /// The requirements of [`litmus_threads`] must hold.
 #[inline(always)]
-pub(crate) unsafe fn run(args: &LitmusArgs, access: impl Fn(&Participant<'_>, u32, u64) -> u32) {
+pub(crate) unsafe fn run(args: &LitmusKernelArgs, access: impl Fn(&Participant<'_>, u32, u64) -> u32) {
     let (warps, warp) = (thread::block_dim_x() / LANES, thread::thread_idx_x() / LANES);
     let (role, group) = if args.same_block != 0 {
         let count = args.count.max(1);
@@ -195,7 +195,7 @@ fn nth(bits: u32, index: u32) -> u32 {
 /// for each role and group. All roles must be run at the same time, by participants with the same arguments.
 #[cfg(feature = "litmus")]
 #[kernel(resident)]
-pub unsafe fn litmus_threads(args: LitmusArgs) {
+pub unsafe fn litmus_threads(args: LitmusKernelArgs) {
     // SAFETY: the caller guarantees that the pointers are valid.
     unsafe { run(&args, |mine, lane, round| mine.access(lane, round)) };
 }
@@ -205,7 +205,7 @@ pub unsafe fn litmus_threads(args: LitmusArgs) {
 /// # Safety
 /// The requirements of [`litmus_threads`] must hold, and the CPU must be able to access all memory of `args`.
 #[cfg(not(target_arch = "nvptx64"))]
-pub unsafe fn on_cpu(args: &LitmusArgs, role: u32, groups: core::ops::Range<u32>) {
+pub unsafe fn on_cpu(args: &LitmusKernelArgs, role: u32, groups: core::ops::Range<u32>) {
     let mut bits = [0; LANES as usize];
     for round in args.first_round..args.first_round + args.rounds {
         for group in groups.clone() {
@@ -233,7 +233,7 @@ pub unsafe fn on_cpu(args: &LitmusArgs, role: u32, groups: core::ops::Range<u32>
     }
 }
 
-/// Ends all waits of the participants that have this word as [`LitmusArgs::abort`].
+/// Ends all waits of the participants that have this word as [`LitmusKernelArgs::abort`].
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn end_waits(abort: &Word) {
     store_release_host_u64(abort, 1);

@@ -1,7 +1,7 @@
 //! One role of one group: its meetings, accesses and results.
 
-use super::{APART, BROKEN, LANES, LATE, LitmusArgs, OUTCOMES, Role, SETS};
-use cuda_std::litmus::{Order, Pair, Scope, load_relaxed, pair, store_relaxed};
+use super::{APART, BROKEN, LANES, LATE, LitmusKernelArgs, LitmusRole, OUTCOMES, SETS};
+use cuda_std::litmus::{AccessOrder, AccessPair, MemoryScope, load_relaxed, pair, store_relaxed};
 use cuda_std::memory::{Word, fence_acq_rel_sys, load_relaxed_sys_u64, store_relaxed_sys_u64};
 use cuda_std::thread;
 
@@ -11,11 +11,11 @@ const POLLS: u32 = 256;
 /// One role of one group.
 #[derive(Clone, Copy, Debug)]
 pub struct Participant<'a> {
-    args: &'a LitmusArgs,
+    args: &'a LitmusKernelArgs,
     role: u32,
     group: u32,
     /// The accesses of the role.
-    does: Role,
+    does: LitmusRole,
     /// Whether the participant is a thread of the CPU, which spins without a system call.
     spins: bool,
 }
@@ -23,13 +23,13 @@ pub struct Participant<'a> {
 impl<'a> Participant<'a> {
     /// Creates the participant for a role of a group.
     #[inline(always)]
-    pub fn new(args: &'a LitmusArgs, role: u32, group: u32) -> Participant<'a> {
+    pub fn new(args: &'a LitmusKernelArgs, role: u32, group: u32) -> Participant<'a> {
         Participant { args, role, group, does: args.role(role), spins: false }
     }
 
     /// Creates the participant for a role of a group, run by a CPU thread outside an emulated grid.
     #[cfg(not(target_arch = "nvptx64"))]
-    pub fn on_cpu(args: &'a LitmusArgs, role: u32, group: u32) -> Participant<'a> {
+    pub fn on_cpu(args: &'a LitmusKernelArgs, role: u32, group: u32) -> Participant<'a> {
         Participant { spins: true, ..Participant::new(args, role, group) }
     }
 
@@ -44,7 +44,7 @@ impl<'a> Participant<'a> {
 
     /// Returns the arguments of the test.
     #[inline(always)]
-    pub fn args(&self) -> &'a LitmusArgs {
+    pub fn args(&self) -> &'a LitmusKernelArgs {
         self.args
     }
 
@@ -175,16 +175,17 @@ impl<'a> Participant<'a> {
     #[inline(always)]
     pub unsafe fn access(&self, lane: u32, round: u64) -> u32 {
         let role = self.does;
-        let (kind, scope, order) = (Pair::of(role.kind), Scope::of(self.args.scope), Order::of(self.args.order));
+        let (kind, scope, order) =
+            (AccessPair::of(role.kind), MemoryScope::of(self.args.scope), AccessOrder::of(self.args.order));
         // SAFETY: the caller guarantees that the memory of the locations is valid.
         let words = unsafe { [&*self.word(role.first, lane, round), &*self.word(role.second, lane, round)] };
         let value = Self::value(round);
         let new = |loaded: u64| u32::from(loaded / 2 == value / 2);
-        if kind == Pair::WriteWrite && self.role == 0 {
+        if kind == AccessPair::WriteWrite && self.role == 0 {
             // SAFETY: `words[0]` is the first word of a location.
             unsafe { self.each_more(words[0], |word| store_relaxed(scope, word, value)) };
         }
-        let repeats = kind == Pair::ReadRead && (self.args.always_polls != 0 || round % 2 == 1);
+        let repeats = kind == AccessPair::ReadRead && (self.args.always_polls != 0 || round % 2 == 1);
         let mut left = if repeats { self.args.polls } else { 1 };
         loop {
             let loaded = pair(kind, scope, order, words, [value, value + 1]);
@@ -194,10 +195,10 @@ impl<'a> Participant<'a> {
                 continue;
             }
             return match kind {
-                Pair::WriteWrite | Pair::Write => 0,
-                Pair::WriteRead => new(loaded[1]),
-                Pair::ReadWrite => new(loaded[0]),
-                Pair::ReadRead => {
+                AccessPair::WriteWrite | AccessPair::Write => 0,
+                AccessPair::WriteRead => new(loaded[1]),
+                AccessPair::ReadWrite => new(loaded[0]),
+                AccessPair::ReadRead => {
                     let mut all = new(loaded[1]);
                     // SAFETY: `words[1]` is the first word of a location.
                     unsafe { self.each_more(words[1], |word| all &= new(load_relaxed(scope, word))) };
@@ -265,7 +266,7 @@ impl<'a> Participant<'a> {
         if self.args.reads_final != 0 {
             for location in 0..2 {
                 // SAFETY: the caller guarantees that the memory of the locations is valid.
-                let last = load_relaxed(Scope::System, unsafe { &*self.word(location, lane, round) });
+                let last = load_relaxed(MemoryScope::System, unsafe { &*self.word(location, lane, round) });
                 outcome |= u32::from(last == Self::value(round)) << location;
             }
         }

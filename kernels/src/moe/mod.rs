@@ -20,7 +20,7 @@
 
 mod round;
 use crate::gin::{Block, Counts, Program, Sym, Tally, Thread, Warp};
-use cuda_std::{args, kernel, list::List, memory::Word, rows};
+use cuda_std::{args, kernel, list::AppendList, memory::Word, rows};
 
 /// Value that stands for "no PE" and "no count".
 pub const NONE: u32 = u32::MAX;
@@ -28,7 +28,7 @@ pub const NONE: u32 = u32::MAX;
 /// Arguments of the kernels. Except for addresses, they are the same on all PEs. Tables are in device memory, `Sym`
 /// objects in the heap.
 #[args]
-pub struct MoeArgs {
+pub struct MoeKernelArgs {
     /// Maximum number of messages of a token to one PE: `topk` or 1.
     pub each: u32,
     /// Number of PEs for which a message is intended: 1, or the PEs of a node, whose numbers are consecutive.
@@ -70,9 +70,9 @@ pub struct MoeArgs {
     /// Counters of the words in both lists, followed by the number of messages found from each PE.
     pub found: *const Word,
     /// List of messages for this PE's experts.
-    pub here: List,
+    pub here: AppendList,
     /// List of messages that have arrived. Identical to `here` if messages are not forwarded.
-    pub landed: List,
+    pub landed: AppendList,
     /// Word of the grid barrier.
     pub met: *const Word,
     /// Four timestamps per round: at its start, after all messages have arrived, after all experts' results, and after
@@ -118,7 +118,7 @@ pub fn expert_factor(expert: u32) -> f32 {
 /// The arguments must be objects of the world's heap and, except for addresses, the same on all PEs. The tables must
 /// have the documented lengths.
 #[kernel(resident)]
-pub unsafe fn moe_thread(program: Program<MoeArgs>) {
+pub unsafe fn moe_thread(program: Program<MoeKernelArgs>) {
     round::run(&program, Thread);
 }
 
@@ -126,7 +126,7 @@ pub unsafe fn moe_thread(program: Program<MoeArgs>) {
 /// # Safety
 /// The requirements of [`moe_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn moe_warp(program: Program<MoeArgs>) {
+pub unsafe fn moe_warp(program: Program<MoeKernelArgs>) {
     round::run(&program, Warp::this());
 }
 
@@ -134,6 +134,6 @@ pub unsafe fn moe_warp(program: Program<MoeArgs>) {
 /// # Safety
 /// The requirements of [`moe_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn moe_block(program: Program<MoeArgs>) {
+pub unsafe fn moe_block(program: Program<MoeKernelArgs>) {
     round::run(&program, Block);
 }

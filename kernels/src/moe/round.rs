@@ -1,17 +1,17 @@
 //! A round: dispatch, the experts' computation, combine.
 
-use super::{MoeArgs, NONE, expert_factor, header_words};
-use crate::gin::{Block, Context, Grid, Program, Scope, Sym, TeamKind, Thread, World};
+use super::{MoeKernelArgs, NONE, expert_factor, header_words};
+use crate::gin::{Block, Context, Grid, Program, Scope, Sym, TeamKind, Thread, WorldView};
 use crate::ring::Status;
 use cuda_std::memory::{Word, fetch_add_relaxed_gpu_u64, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 use cuda_std::thread::{block, by_block, global_timer_ns, in_block, in_grid, index, sync_threads};
-use cuda_std::{list::List, rows};
+use cuda_std::{list::AppendList, rows};
 
-type Done = Result<(), Status>;
+type CallResult = Result<(), Status>;
 
 struct Turn<'a, S> {
-    args: &'a MoeArgs,
-    world: &'a World,
+    args: &'a MoeKernelArgs,
+    world: &'a WorldView,
     grid: Grid<'a>,
     /// Contexts for all PEs, for the node (so that its fences do not wait for rails), and for single threads.
     line: Context<S>,
@@ -23,7 +23,7 @@ struct Turn<'a, S> {
 }
 
 #[inline(always)]
-pub fn run<S: Scope>(program: &Program<MoeArgs>, scope: S) {
+pub fn run<S: Scope>(program: &Program<MoeKernelArgs>, scope: S) {
     let Program { world, args } = program;
     if world.has_failed_for(&Block) {
         return;
@@ -43,7 +43,7 @@ pub fn run<S: Scope>(program: &Program<MoeArgs>, scope: S) {
 
 impl<S: Scope> Turn<'_, S> {
     #[inline(always)]
-    fn steps(&mut self, stamps: u32) -> Done {
+    fn steps(&mut self, stamps: u32) -> CallResult {
         for step in 0..4 {
             if index() == 0 {
                 // SAFETY: `times` has four entries per round (contract of the kernels).
@@ -61,7 +61,7 @@ impl<S: Scope> Turn<'_, S> {
 
     /// Sends all messages. Returns when all messages for this PE's experts have arrived and are listed.
     #[inline(always)]
-    fn dispatch(&mut self) -> Done {
+    fn dispatch(&mut self) -> CallResult {
         let (args, me, mut done) = (self.args, self.world.me, Ok(()));
         in_grid(2 + self.world.pes).for_each(|number| store_relaxed_gpu_u64(self.found(number), 0));
         for pe in in_grid(self.world.pes) {
@@ -112,7 +112,7 @@ impl<S: Scope> Turn<'_, S> {
 
     /// Lists the messages of this round that have arrived.
     #[inline(always)]
-    fn find(&self, object: Sym<u32>, list: &List) {
+    fn find(&self, object: Sym<u32>, list: &AppendList) {
         for number in in_grid(self.world.pes * self.args.counts.most) {
             if self.header(object, number, 0) == self.round {
                 fetch_add_relaxed_gpu_u64(self.found(2 + number / self.args.counts.most), 1);
@@ -124,7 +124,7 @@ impl<S: Scope> Turn<'_, S> {
 
     /// Forwards the received messages to the PEs of this node that have an expert of the token.
     #[inline(always)]
-    fn hand_on(&mut self) -> Done {
+    fn hand_on(&mut self) -> CallResult {
         let (args, mut done) = (self.args, Ok(()));
         for number in self.list(&args.landed, self.grid.worker()) {
             for place in 0..args.span {
@@ -140,7 +140,7 @@ impl<S: Scope> Turn<'_, S> {
     /// Computes the results of this PE's experts for their messages: per expert with one message per expert, and as a
     /// weighted sum otherwise. Belongs to neither dispatch nor combine.
     #[inline(always)]
-    fn make(&mut self) -> Done {
+    fn make(&mut self) -> CallResult {
         let (args, me, one) = (self.args, self.world.me, self.args.each > 1);
         for number in self.list(&args.here, block()) {
             let expert = |choice| self.header(args.slots, number, 2 + 2 * choice);
@@ -156,7 +156,7 @@ impl<S: Scope> Turn<'_, S> {
 
     /// Sends the answers. Returns when this PE's tokens are summed and all its puts are complete.
     #[inline(always)]
-    fn combine(&mut self) -> Done {
+    fn combine(&mut self) -> CallResult {
         let (args, me, mut done) = (self.args, self.world.me, Ok(()));
         // A PE that has sent no messages waits for an empty answer.
         for pe in in_grid(self.world.pes) {
@@ -195,7 +195,7 @@ impl<S: Scope> Turn<'_, S> {
     /// Sends the results of forwarded messages to the PE that forwarded them, which sums them in the order of the
     /// node's PEs.
     #[inline(always)]
-    fn gather(&mut self, mut done: Done) -> Done {
+    fn gather(&mut self, mut done: CallResult) -> CallResult {
         let (args, me) = (self.args, self.world.me);
         for number in self.list(&args.here, self.grid.worker()) {
             let part = self.row(args.parts, number * args.span + me % args.span);
@@ -214,7 +214,7 @@ impl<S: Scope> Turn<'_, S> {
 
     /// Performs a barrier of the node's PEs, after which each PE sees the puts of the others.
     #[inline(always)]
-    fn meet_node(&mut self, done: Done) -> Done {
+    fn meet_node(&mut self, done: CallResult) -> CallResult {
         self.grid.sync(done.and(self.near.fence()))?;
         // A separate context, because the call is not inlined and forces its context into local memory.
         let mut first = self.world.context(self.near.scope());
@@ -225,7 +225,7 @@ impl<S: Scope> Turn<'_, S> {
     /// Waits with one worker for each PE that sends to this PE. (If all workers waited, all of them would poll host
     /// memory when rails are used.)
     #[inline(always)]
-    fn by_sender(&mut self, mut done: Done, wait: impl Fn(&mut Self, u32) -> Done) -> Done {
+    fn by_sender(&mut self, mut done: CallResult, wait: impl Fn(&mut Self, u32) -> CallResult) -> CallResult {
         for pe in self.grid.workers(self.world.pes) {
             if self.planned(pe) != NONE {
                 done = done.and(wait(self, pe));
@@ -247,7 +247,7 @@ impl<S: Scope> Turn<'_, S> {
         // SAFETY: `found` has two words, and one for each PE (contract of the kernels).
         unsafe { &*self.args.found.add(number as usize) }
     }
-    fn list(&self, list: &List, jobs: (u32, u32)) -> impl Iterator<Item = u32> + use<S> {
+    fn list(&self, list: &AppendList, jobs: (u32, u32)) -> impl Iterator<Item = u32> + use<S> {
         // SAFETY: the list was filled before the last barrier (contract of the kernels).
         unsafe { list.every(jobs) }
     }

@@ -18,7 +18,7 @@
 
 use super::look::{LOOK, LOOK_WORDS, Look};
 use super::steps::{ENTRY_WORDS, Entries, Step};
-use super::{Lane, MoverArgs};
+use super::{MoverArgs, MoverRing};
 use crate::gin::copy::copy_apart;
 use crate::ring::CachePadded;
 use cuda_std::memory::{
@@ -250,7 +250,7 @@ impl<'a> CopyBlocks<'a> {
 #[inline(always)]
 pub(super) unsafe fn work(
     jobs: &Jobs,
-    lane: &Lane,
+    lane: &MoverRing,
     (rank, workers): (u32, u32),
     args: &MoverArgs,
     me: u32,
@@ -358,7 +358,7 @@ fn arrive(jobs: &Jobs, job: u64, me: u32) {
 
 /// Records that this block has reached a mark. The last block to arrive writes it.
 #[inline(always)]
-fn pass(jobs: &Jobs, lane: &Lane, job: u64, workers: u32, mark: u64) {
+fn pass(jobs: &Jobs, lane: &MoverRing, job: u64, workers: u32, mark: u64) {
     // Release of this block's part of the preceding copies, which `arrive` has fenced; acquire of the other blocks'
     // parts.
     let before = fetch_add_acq_rel_gpu_u64(jobs.arrived(job), AT_MARK);

@@ -24,7 +24,7 @@ pub(super) struct Look {
 
 /// Result of a wait for the host's next entries.
 #[derive(Clone, Copy)]
-pub(super) struct Found {
+pub(super) struct WaitResult {
     /// Whether there are new entries. False if the time has expired.
     pub any: bool,
     /// Number of entries that the first warp has already processed.
@@ -74,7 +74,7 @@ impl Look {
 
     /// Stores the result of the wait, on one lane. A barrier of the block must follow.
     #[inline(always)]
-    pub fn tell(self, found: Found) {
+    pub fn tell(self, found: WaitResult) {
         let word = found.done << 2 | u32::from(found.open) << 1 | u32::from(found.any);
         // SAFETY: the address is in the block's shared memory. The other threads read it after the barrier, and have
         // finished reading the previous result before the barrier at the end of their loop.
@@ -83,10 +83,10 @@ impl Look {
 
     /// Returns the stored result; called after the barrier.
     #[inline(always)]
-    pub fn told(self) -> Found {
+    pub fn told(self) -> WaitResult {
         // SAFETY: the address is in the block's shared memory, and was written before the barrier.
         let [word] = unsafe { self.shared.load::<1>(self.told) };
-        Found { any: word & 1 != 0, done: word >> 2, open: word & 2 != 0 }
+        WaitResult { any: word & 1 != 0, done: word >> 2, open: word & 2 != 0 }
     }
 
     /// Stores a lane's word for the other threads.

@@ -61,7 +61,7 @@ pub enum Step {
         /// Value to store.
         value: u64,
     },
-    /// Stores this value in [`Lane::passed`](super::Lane::passed) after all preceding steps.
+    /// Stores this value in [`MoverRing::passed`](super::MoverRing::passed) after all preceding steps.
     Mark(u64),
     /// Requests the lane's blocks to exit.
     End,

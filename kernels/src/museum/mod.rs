@@ -18,7 +18,7 @@ pub use overtaking::*;
 pub use slot::*;
 pub use source::*;
 
-use crate::gin::{Signal, Sym, World};
+use crate::gin::{Signal, Sym, WorldView};
 use cuda_std::args;
 use cuda_std::memory::{Word, load_relaxed_sys_u64, store_relaxed_sys_u64};
 
@@ -69,7 +69,7 @@ impl ExhibitArgs {
 
     /// Checks that a block of this PE has the content of `round`. Records the first word that differs.
     #[inline(always)]
-    fn check(&self, world: &World, block: Sym<u64>, round: u32) {
+    fn check(&self, world: &WorldView, block: Sym<u64>, round: u32) {
         let words = world.local(block).cast::<Word>();
         for word in 0..WORDS as usize {
             // SAFETY: the word is in the block. The exhibit shows the mistake of reading it while a put writes it.
@@ -82,7 +82,7 @@ impl ExhibitArgs {
 
     /// Records a mistake, unless one has been recorded already.
     #[inline(always)]
-    fn record(&self, world: &World, round: u32, found: u64, expected: u64) {
+    fn record(&self, world: &WorldView, round: u32, found: u64, expected: u64) {
         let seen = world.local(self.seen);
         // SAFETY: the object has `SEEN` words, which only this thread accesses.
         unsafe {
@@ -97,7 +97,7 @@ impl ExhibitArgs {
 
     /// Fills a block of this PE with the content of `round`.
     #[inline(always)]
-    fn fill(&self, world: &World, block: Sym<u64>, round: u32) {
+    fn fill(&self, world: &WorldView, block: Sym<u64>, round: u32) {
         let words = world.local(block).cast::<Word>();
         for word in 0..WORDS as usize {
             // SAFETY: the word is in the block. The exhibit shows the mistake of writing it while the NIC reads it.

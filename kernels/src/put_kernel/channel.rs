@@ -1,6 +1,6 @@
 //! The operations put and quiet of the put kernel, and of tests that emulate it. (Programs use [`gin`](crate::gin).)
 //!
-//! A [`Channel`] belongs to one thread, or to the thread that leads a block. It stores the last ticket, for which
+//! A [`PutChannel`] belongs to one thread, or to the thread that leads a block. It stores the last ticket, for which
 //! `quiet` waits.
 
 use crate::command::{Command, Opcode};
@@ -36,18 +36,18 @@ impl Put {
 
 /// A producer's handle of an outlet.
 #[derive(Debug)]
-pub struct Channel {
+pub struct PutChannel {
     outlet: Outlet,
     last: Option<u64>,
     /// Latest watermark that this thread has observed. Tickets below it need no memory access.
     known: u64,
 }
 
-impl Channel {
+impl PutChannel {
     /// Creates a channel without puts.
     #[inline(always)]
-    pub fn new(outlet: impl Into<Outlet>) -> Channel {
-        Channel { outlet: outlet.into(), last: None, known: 0 }
+    pub fn new(outlet: impl Into<Outlet>) -> PutChannel {
+        PutChannel { outlet: outlet.into(), last: None, known: 0 }
     }
 
     #[inline(always)]
@@ -67,19 +67,19 @@ impl Channel {
         self.put_nbi_observed(put, &mut ())
     }
 
-    /// Like [`put_nbi`](Channel::put_nbi), but calls `observe` at each stage, for measurements.
+    /// Like [`put_nbi`](PutChannel::put_nbi), but calls `observe` at each stage, for measurements.
     ///
     /// # Errors
-    /// Returns the same errors as [`put_nbi`](Channel::put_nbi).
+    /// Returns the same errors as [`put_nbi`](PutChannel::put_nbi).
     #[inline(always)]
     pub fn put_nbi_observed(&mut self, put: &Put, observe: &mut impl Observe) -> Result<u64, Status> {
         self.post(&put.command(Opcode::Put, 0), observe)
     }
 
-    /// Like [`put_nbi`](Channel::put_nbi), but also delivers `immediate` to the target after all bytes have arrived.
+    /// Like [`put_nbi`](PutChannel::put_nbi), but also delivers `immediate` to the target after all bytes have arrived.
     ///
     /// # Errors
-    /// Returns the same errors as [`put_nbi`](Channel::put_nbi).
+    /// Returns the same errors as [`put_nbi`](PutChannel::put_nbi).
     #[inline(always)]
     pub fn put_signal_nbi(&mut self, put: &Put, immediate: u32) -> Result<u64, Status> {
         self.post(&put.command(Opcode::PutSignal, immediate), &mut ())
@@ -88,7 +88,7 @@ impl Channel {
     /// Puts, and waits until the bytes have arrived at the target.
     ///
     /// # Errors
-    /// Returns the same errors as [`put_nbi`](Channel::put_nbi), or the [`Status`] that ended the wait.
+    /// Returns the same errors as [`put_nbi`](PutChannel::put_nbi), or the [`Status`] that ended the wait.
     #[inline(always)]
     pub fn put(&mut self, put: &Put) -> Result<(), Status> {
         let ticket = self.put_nbi(put)?;

@@ -19,7 +19,7 @@ pub const SCOPE_WARP: u32 = 1;
 
 /// Arguments of the queue kernels.
 #[args]
-pub struct QueueArgs {
+pub struct QueueKernelArgs {
     /// [`Ring`]s or [`Vyukov`] queues; block `b` uses queue `b % queue_count` ([`queue_lanes`]: producer `p` uses queue
     /// `p % queue_count`).
     pub queues: *const u8,
@@ -63,13 +63,13 @@ unsafe impl cuda_std::Plain for QueueResult {}
 
 /// Events that the threads of a run have observed.
 #[derive(Default)]
-struct Seen {
+struct ObservedEvents {
     full: u32,
     host_polls: u32,
     lost_exchanges: u32,
 }
 
-impl Observe for Seen {
+impl Observe for ObservedEvents {
     #[inline(always)]
     fn full(&mut self) {
         self.full += 1;
@@ -92,7 +92,7 @@ impl Observe for Seen {
 /// The pointers must be valid while the grid runs: `queues` for `queue_count` [`Ring`]s, `results` for one entry per
 /// block.
 #[kernel]
-pub unsafe fn queue_ticket(args: QueueArgs) {
+pub unsafe fn queue_ticket(args: QueueKernelArgs) {
     // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run::<_, false>(&args, &mut this_ring(&args), &mut ()) };
 }
@@ -103,7 +103,7 @@ pub unsafe fn queue_ticket(args: QueueArgs) {
 /// The requirements of [`queue_ticket`] must hold; `samples` must be valid for producers x `samples_each` entries,
 /// `counts` for one.
 #[kernel]
-pub unsafe fn queue_ticket_watched(args: QueueArgs) {
+pub unsafe fn queue_ticket_watched(args: QueueKernelArgs) {
     // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run_watched(&args, &mut this_ring(&args)) };
 }
@@ -113,7 +113,7 @@ pub unsafe fn queue_ticket_watched(args: QueueArgs) {
 /// # Safety
 /// The requirements of [`queue_ticket`] must hold.
 #[kernel]
-pub unsafe fn queue_lanes(args: QueueArgs) {
+pub unsafe fn queue_lanes(args: QueueKernelArgs) {
     // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run::<_, false>(&args, &mut own_ring(&args), &mut ()) };
 }
@@ -123,7 +123,7 @@ pub unsafe fn queue_lanes(args: QueueArgs) {
 /// # Safety
 /// The requirements of [`queue_ticket_watched`] must hold.
 #[kernel]
-pub unsafe fn queue_lanes_watched(args: QueueArgs) {
+pub unsafe fn queue_lanes_watched(args: QueueKernelArgs) {
     // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run_watched(&args, &mut own_ring(&args)) };
 }
@@ -133,7 +133,7 @@ pub unsafe fn queue_lanes_watched(args: QueueArgs) {
 /// # Safety
 /// The requirements of [`queue_ticket`] must hold.
 #[kernel]
-pub unsafe fn queue_release(args: QueueArgs) {
+pub unsafe fn queue_release(args: QueueKernelArgs) {
     // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run::<_, false>(&args, &mut Released(this_ring(&args)), &mut ()) };
 }
@@ -143,7 +143,7 @@ pub unsafe fn queue_release(args: QueueArgs) {
 /// # Safety
 /// The requirements of [`queue_ticket_watched`] must hold.
 #[kernel]
-pub unsafe fn queue_release_watched(args: QueueArgs) {
+pub unsafe fn queue_release_watched(args: QueueKernelArgs) {
     // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run_watched(&args, &mut Released(this_ring(&args))) };
 }
@@ -153,7 +153,7 @@ pub unsafe fn queue_release_watched(args: QueueArgs) {
 /// # Safety
 /// The requirements of [`queue_ticket`] must hold, with [`Vyukov`] queues.
 #[kernel]
-pub unsafe fn queue_vyukov(args: QueueArgs) {
+pub unsafe fn queue_vyukov(args: QueueKernelArgs) {
     // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run::<_, false>(&args, &mut this_vyukov(&args), &mut ()) };
 }
@@ -163,21 +163,21 @@ pub unsafe fn queue_vyukov(args: QueueArgs) {
 /// # Safety
 /// The requirements of [`queue_ticket_watched`] must hold, with [`Vyukov`] queues.
 #[kernel]
-pub unsafe fn queue_vyukov_watched(args: QueueArgs) {
+pub unsafe fn queue_vyukov_watched(args: QueueKernelArgs) {
     // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run_watched(&args, &mut this_vyukov(&args)) };
 }
 
 /// Returns the ring of this block.
 #[inline(always)]
-unsafe fn this_ring(args: &QueueArgs) -> Ring {
+unsafe fn this_ring(args: &QueueKernelArgs) -> Ring {
     // SAFETY: the kernel's caller guarantees that there are `queue_count` rings, the same for all threads.
     unsafe { Ring::of_block(args.queues.cast(), args.queue_count) }
 }
 
 /// Returns the ring of this producer.
 #[inline(always)]
-unsafe fn own_ring(args: &QueueArgs) -> Ring {
+unsafe fn own_ring(args: &QueueKernelArgs) -> Ring {
     // SAFETY: the kernel's caller guarantees that there are `queue_count` rings, and the remainder is below their
     // number.
     unsafe { args.queues.cast::<Ring>().add((producer(args.scope) % args.queue_count) as usize).read() }
@@ -185,7 +185,7 @@ unsafe fn own_ring(args: &QueueArgs) -> Ring {
 
 /// Returns the Vyukov queue of this block.
 #[inline(always)]
-unsafe fn this_vyukov(args: &QueueArgs) -> Vyukov {
+unsafe fn this_vyukov(args: &QueueKernelArgs) -> Vyukov {
     // SAFETY: the kernel's caller guarantees that there are `queue_count` queues, and the remainder is below their
     // number.
     unsafe { args.queues.cast::<Vyukov>().add((thread::block_idx_x() % args.queue_count) as usize).read() }
@@ -203,8 +203,8 @@ fn producer(scope: u32) -> u32 {
 }
 
 #[inline(always)]
-unsafe fn run_watched<Q: Queue>(args: &QueueArgs, queue: &mut Q) {
-    let mut seen = Seen::default();
+unsafe fn run_watched<Q: Queue>(args: &QueueKernelArgs, queue: &mut Q) {
+    let mut seen = ObservedEvents::default();
     // SAFETY: the kernel's caller guarantees that the pointers of `args` are valid.
     unsafe { run::<_, true>(args, queue, &mut seen) };
     // SAFETY: the kernel's caller guarantees that `counts` is valid.
@@ -217,7 +217,7 @@ unsafe fn run_watched<Q: Queue>(args: &QueueArgs, queue: &mut Q) {
 }
 
 #[inline(always)]
-unsafe fn run<Q: Queue, const WATCHED: bool>(args: &QueueArgs, queue: &mut Q, observe: &mut impl Observe) {
+unsafe fn run<Q: Queue, const WATCHED: bool>(args: &QueueKernelArgs, queue: &mut Q, observe: &mut impl Observe) {
     let first_thread = thread::thread_idx_x() == 0;
     let (started, cycles) = (thread::global_timer_ns(), thread::clock());
     // SAFETY: the kernel's caller guarantees that the pointers of `args` are valid.
@@ -245,7 +245,7 @@ unsafe fn run<Q: Queue, const WATCHED: bool>(args: &QueueArgs, queue: &mut Q, ob
 /// warps and threads: a branch in each iteration would cost a single warp as much as its stores.
 #[inline(always)]
 unsafe fn pushes<Q: Queue, const WATCHED: bool, const WORDS: u32, const PER_WARP: bool>(
-    args: &QueueArgs,
+    args: &QueueKernelArgs,
     queue: &mut Q,
     observe: &mut impl Observe,
 ) -> Result<(), Status> {
@@ -311,7 +311,7 @@ fn wait<Q: Queue>(
 /// # Safety
 /// The requirements of [`queue_ticket`] must hold.
 #[kernel]
-pub unsafe fn queue_stores(args: QueueArgs) {
+pub unsafe fn queue_stores(args: QueueKernelArgs) {
     // SAFETY: the caller guarantees that the pointers of `args` are valid.
     let ring: Ring = unsafe { this_ring(&args) };
     let producer = producer(args.scope);

@@ -23,7 +23,7 @@ use cuda_std::thread;
 /// The queue's words in addition to its cells.
 #[repr(C)]
 #[derive(Debug)]
-pub struct QueueWords {
+pub struct VyukovWords {
     /// The next position. Accessed only by producers.
     pub head: CachePadded<Word>,
     /// 0, or the [`Status`] that ends every wait. Written by the consumer.
@@ -38,7 +38,7 @@ pub struct Vyukov {
     /// ....
     pub cells: *const Word,
     /// Head and stop words.
-    pub words: *const QueueWords,
+    pub words: *const VyukovWords,
     /// Binary logarithm of the number of cells, at least 1.
     pub log2_capacity: u32,
     /// Number of words per cell.
@@ -57,7 +57,7 @@ const LOOK_EVERY: u32 = 64;
 
 impl Vyukov {
     #[inline(always)]
-    fn words(&self) -> &QueueWords {
+    fn words(&self) -> &VyukovWords {
         // SAFETY: the creator of the queue keeps its memory valid while a kernel uses it (contract of the struct).
         unsafe { &*self.words }
     }

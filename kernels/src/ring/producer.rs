@@ -9,7 +9,7 @@ use cuda_std::memory::{Word, WordPair, fence_acq_rel_sys, fetch_add_relaxed_gpu_
 use cuda_std::warp;
 
 /// The words of an encoded command. Bit 63 of each word is clear; the ring stores the lap parity there.
-pub type Words = [u64; COMMAND_WORDS as usize];
+pub type CommandWords = [u64; COMMAND_WORDS as usize];
 
 /// The two 16-byte halves that a lane stores, each with one store: those of its own command, or those that
 /// [`exchange`] assigns to it.
@@ -57,9 +57,9 @@ impl Ring {
     ///
     /// For kernels with several call sites: passing the ring by reference would keep it in memory.
     #[inline(always)]
-    pub(crate) fn push_outlined(&mut self, fence: Fence, words: Words) -> Result<u64, Status> {
+    pub(crate) fn push_outlined(&mut self, fence: Fence, words: CommandWords) -> Result<u64, Status> {
         #[inline(never)]
-        fn push_copy(mut ring: Ring, words: Words, fence: Fence) -> (Result<u64, Status>, u64) {
+        fn push_copy(mut ring: Ring, words: CommandWords, fence: Fence) -> (Result<u64, Status>, u64) {
             (ring.push_words(fence, words, &mut ()), ring.free_below)
         }
         // `black_box` forces a real copy. Otherwise the compiler passes the original by reference, which puts the
@@ -93,7 +93,7 @@ impl Ring {
     /// Returns the [`Status`] if the ring stays full until the deadline or the proxy has ended. The ticket is then lost
     /// and the ring is unusable: the status is sticky on the device, so that all other threads fail as well.
     #[inline(always)]
-    pub fn push_words(&mut self, fence: Fence, words: Words, observe: &mut impl Observe) -> Result<u64, Status> {
+    pub fn push_words(&mut self, fence: Fence, words: CommandWords, observe: &mut impl Observe) -> Result<u64, Status> {
         let [a, b, c, d] = words;
         let halves = [[a, b], [c, d]];
         let mut mask = warp::active_mask();

@@ -1,6 +1,6 @@
 //! Bandwidth of grids in which blocks, warps or threads put or get their own part of the bytes.
 
-use super::{MOVES_GETS, MOVES_PUT_SIGNALS, ShmemArgs, moved};
+use super::{MOVES_GETS, MOVES_PUT_SIGNALS, ShmemKernelArgs, moved};
 use crate::gin::{Block, Context, Program, Scope, Thread, Warp};
 use cuda_std::{kernel, thread, warp};
 
@@ -10,7 +10,7 @@ use cuda_std::{kernel, thread, warp};
 /// # Safety
 /// The arguments must be objects of the world's heap. `times` must have two words per block.
 #[kernel(resident)]
-pub unsafe fn shmem_bandwidth_block(program: Program<ShmemArgs>) {
+pub unsafe fn shmem_bandwidth_block(program: Program<ShmemKernelArgs>) {
     stream(&program, Block, 32, (thread::block_idx_x(), 1));
 }
 
@@ -19,7 +19,7 @@ pub unsafe fn shmem_bandwidth_block(program: Program<ShmemArgs>) {
 /// # Safety
 /// The requirements of [`shmem_bandwidth_block`] apply.
 #[kernel(resident)]
-pub unsafe fn shmem_bandwidth_warp(program: Program<ShmemArgs>) {
+pub unsafe fn shmem_bandwidth_warp(program: Program<ShmemKernelArgs>) {
     let warps = thread::block_dim_x().div_ceil(warp::SIZE);
     let number = thread::block_idx_x() * warps + thread::thread_idx_x() / warp::SIZE;
     stream(&program, Warp::this(), 1, (number, warps));
@@ -30,13 +30,13 @@ pub unsafe fn shmem_bandwidth_warp(program: Program<ShmemArgs>) {
 /// # Safety
 /// The requirements of [`shmem_bandwidth_block`] apply.
 #[kernel(resident)]
-pub unsafe fn shmem_bandwidth_thread(program: Program<ShmemArgs>) {
+pub unsafe fn shmem_bandwidth_thread(program: Program<ShmemKernelArgs>) {
     stream(&program, Thread, 1, (thread::index(), thread::block_dim_x()));
 }
 
 /// Writes the block's start time (0) or end time (1).
 #[inline(always)]
-fn stamp(args: &ShmemArgs, number: usize) {
+fn stamp(args: &ShmemKernelArgs, number: usize) {
     if thread::thread_idx_x() == 0 {
         // SAFETY: `times` has two words per block (contract of the kernels).
         unsafe { *args.times.add(2 * thread::block_idx_x() as usize + number) = thread::global_timer_ns() };
@@ -46,7 +46,7 @@ fn stamp(args: &ShmemArgs, number: usize) {
 /// Runs the iterations of scope `number` of the `in_block` scopes of each block. (Closures are avoided: one that is not
 /// inlined would keep the program in local memory.)
 #[inline(always)]
-fn stream<S: Scope>(program: &Program<ShmemArgs>, scope: S, batch: u32, place: (u32, u32)) {
+fn stream<S: Scope>(program: &Program<ShmemKernelArgs>, scope: S, batch: u32, place: (u32, u32)) {
     stamp(&program.args, 0);
     // Without rails the compiler omits the batch of commands, which takes registers from the copies.
     match program.world.mapped() {
@@ -58,7 +58,7 @@ fn stream<S: Scope>(program: &Program<ShmemArgs>, scope: S, batch: u32, place: (
 }
 
 #[inline(always)]
-fn stream_of<S: Scope>(args: &ShmemArgs, mut line: Context<S>, (number, in_block): (u32, u32)) {
+fn stream_of<S: Scope>(args: &ShmemKernelArgs, mut line: Context<S>, (number, in_block): (u32, u32)) {
     let all = thread::grid_dim_x() as u64 * in_block as u64;
     // The last part includes the remainder.
     let part = args.from.len() / all;

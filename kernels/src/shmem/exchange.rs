@@ -1,22 +1,22 @@
 //! Round trips of messages, and all-to-all exchanges.
 
-use super::{ShmemArgs, answered, due, quiet, turns};
+use super::{ShmemKernelArgs, answered, due, quiet, turns};
 use crate::gin::{Block, Context, Program, Scope, Thread, Warp};
 use crate::ring::Status;
 use cuda_std::kernel;
 
 #[inline(always)]
-fn receive<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turns: u32) -> Result<(), Status> {
+fn receive<S: Scope>(args: &ShmemKernelArgs, line: &mut Context<S>, turns: u32) -> Result<(), Status> {
     line.receive(args.inbox, args.rounds + turns, args.target(turns - 1), args.peer)
 }
 
 #[inline(always)]
-fn received<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turns: u32) -> Result<(), Status> {
+fn received<S: Scope>(args: &ShmemKernelArgs, line: &mut Context<S>, turns: u32) -> Result<(), Status> {
     answered(args, line, turns, receive)
 }
 
 #[inline(always)]
-fn message<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
+fn message<S: Scope>(args: &ShmemKernelArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
     // No message precedes the first one of the PE that starts.
     match due(args, turn) {
         0 => {}
@@ -26,7 +26,7 @@ fn message<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Resu
 }
 
 #[inline(always)]
-fn all_to_all<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
+fn all_to_all<S: Scope>(args: &ShmemKernelArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
     line.all_to_all(args.inbox, args.rounds + turn + 1, args.target(turn), args.source(turn))
 }
 
@@ -34,7 +34,7 @@ fn all_to_all<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> R
 /// one iteration ahead could hide that the block of another PE has not arrived. Because of `quiet`, a sender has at
 /// most one put to each PE in flight.
 #[inline(always)]
-fn all_to_all_puts<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
+fn all_to_all_puts<S: Scope>(args: &ShmemKernelArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
     let (me, pes) = (line.world().me, line.world().pes);
     let block = args.from.len() / pes as u64;
     let (target, source) = (args.target(turn), args.source(turn));
@@ -54,7 +54,7 @@ fn all_to_all_puts<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32)
 /// # Safety
 /// The arguments must be objects of the world's heap. `times` must have [`latency_words`](super::latency_words).
 #[kernel(resident)]
-pub unsafe fn shmem_message_thread(program: Program<ShmemArgs>) {
+pub unsafe fn shmem_message_thread(program: Program<ShmemKernelArgs>) {
     turns::<Thread>(&program, message, received);
 }
 
@@ -63,7 +63,7 @@ pub unsafe fn shmem_message_thread(program: Program<ShmemArgs>) {
 /// # Safety
 /// The requirements of [`shmem_message_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn shmem_message_warp(program: Program<ShmemArgs>) {
+pub unsafe fn shmem_message_warp(program: Program<ShmemKernelArgs>) {
     turns::<Warp>(&program, message, received);
 }
 
@@ -72,7 +72,7 @@ pub unsafe fn shmem_message_warp(program: Program<ShmemArgs>) {
 /// # Safety
 /// The requirements of [`shmem_message_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn shmem_message_block(program: Program<ShmemArgs>) {
+pub unsafe fn shmem_message_block(program: Program<ShmemKernelArgs>) {
     turns::<Block>(&program, message, received);
 }
 
@@ -81,7 +81,7 @@ pub unsafe fn shmem_message_block(program: Program<ShmemArgs>) {
 /// # Safety
 /// The requirements of [`shmem_message_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn shmem_all_to_all_thread(program: Program<ShmemArgs>) {
+pub unsafe fn shmem_all_to_all_thread(program: Program<ShmemKernelArgs>) {
     turns::<Thread>(&program, all_to_all, quiet);
 }
 
@@ -90,7 +90,7 @@ pub unsafe fn shmem_all_to_all_thread(program: Program<ShmemArgs>) {
 /// # Safety
 /// The requirements of [`shmem_message_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn shmem_all_to_all_warp(program: Program<ShmemArgs>) {
+pub unsafe fn shmem_all_to_all_warp(program: Program<ShmemKernelArgs>) {
     turns::<Warp>(&program, all_to_all, quiet);
 }
 
@@ -99,7 +99,7 @@ pub unsafe fn shmem_all_to_all_warp(program: Program<ShmemArgs>) {
 /// # Safety
 /// The requirements of [`shmem_message_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn shmem_all_to_all_block(program: Program<ShmemArgs>) {
+pub unsafe fn shmem_all_to_all_block(program: Program<ShmemKernelArgs>) {
     turns::<Block>(&program, all_to_all, quiet);
 }
 
@@ -108,6 +108,6 @@ pub unsafe fn shmem_all_to_all_block(program: Program<ShmemArgs>) {
 /// # Safety
 /// The requirements of [`shmem_message_thread`] apply.
 #[kernel(resident)]
-pub unsafe fn shmem_all_to_all_puts_block(program: Program<ShmemArgs>) {
+pub unsafe fn shmem_all_to_all_puts_block(program: Program<ShmemKernelArgs>) {
     turns::<Block>(&program, all_to_all_puts, quiet);
 }

@@ -1,13 +1,13 @@
 //! Latency of a small put while a large one is in flight.
 
-use super::{ShmemArgs, latency_words, quiet, turns};
+use super::{ShmemKernelArgs, latency_words, quiet, turns};
 use crate::gin::{Block, Context, Program, Scope};
 use crate::ring::Status;
 use cuda_std::memory::{Word, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 use cuda_std::{kernel, thread};
 
 #[inline(always)]
-fn put_word(args: &ShmemArgs, line: &mut Context<Block>, turn: u32) -> Result<(), Status> {
+fn put_word(args: &ShmemKernelArgs, line: &mut Context<Block>, turn: u32) -> Result<(), Status> {
     line.put_nbi(args.value(turn), args.value(turn), args.peer)?;
     line.quiet()
 }
@@ -19,7 +19,7 @@ fn put_word(args: &ShmemArgs, line: &mut Context<Block>, turn: u32) -> Result<()
 /// The requirements of [`shmem_p`](super::latency::shmem_p) apply. `times` must have one additional word after the
 /// others, initially 0.
 #[kernel(resident)]
-pub unsafe fn shmem_put_loaded(program: Program<ShmemArgs>) {
+pub unsafe fn shmem_put_loaded(program: Program<ShmemKernelArgs>) {
     let args = &program.args;
     // SAFETY: `times` has one word more than for a latency kernel (contract of the kernel).
     let ended = unsafe { &*args.times.add(latency_words(args.iterations)).cast::<Word>() };

@@ -7,7 +7,7 @@ use cuda_std::memory::{
     store_release_host_u64,
 };
 use efa_queue::rules::COUNTER_MASK;
-use kernels::gin::{Arrivals, Count, SignalPair};
+use kernels::gin::{Arrivals, CountedSignal, SignalPair};
 use loom::sync::Arc;
 use loom::thread;
 use std::panic::catch_unwind;
@@ -42,7 +42,7 @@ impl Memory {
     /// Reads the signal once, with the product or, given `guards`, by hand.
     fn look(&self, guards: Option<Guards>) -> u64 {
         let Some(guards) = guards else {
-            let counts = [Count { counter: &self.counter, read: &self.mark }];
+            let counts = [CountedSignal { counter: &self.counter, read: &self.mark }];
             let arrivals = Arrivals {
                 inlets: std::ptr::null(),
                 count: 0,

@@ -1,6 +1,6 @@
 //! The ring's protocol in its shortest form, with one fault at a time.
 //!
-//! A model that cannot fail proves nothing. Each [`Fault`] is a possible error of the ring. Each scenario must fail
+//! A model that cannot fail proves nothing. Each [`RingFault`] is a possible error of the ring. Each scenario must fail
 //! with its faults, and pass without them.
 
 use super::Proxy;
@@ -15,7 +15,7 @@ use kernels::command::{Command, PARITY};
 use kernels::ring::{DeviceWords, HostWords, Ring, Status, parity};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Fault {
+pub enum RingFault {
     /// The producer stores the command without a fence after the payload.
     NoFence,
     /// Lanes of a warp store each other's commands, and only shuffles separate the payload from the fence.
@@ -72,15 +72,15 @@ fn slot<'a>(ring: &Ring, ticket: u64) -> &'a [WordPair; 2] {
 }
 
 /// Like [`Ring::push_words`] with `Fence::None`, with a fault.
-pub fn push(ring: &mut Ring, command: &Command, fault: Option<Fault>) -> u64 {
+pub fn push(ring: &mut Ring, command: &Command, fault: Option<RingFault>) -> u64 {
     let words = device(ring);
     let ticket = fetch_add_relaxed_gpu_u64(&words.head.0, 1);
-    while ticket >= ring.free_below && fault != Some(Fault::NoSpaceCheck) {
+    while ticket >= ring.free_below && fault != Some(RingFault::NoSpaceCheck) {
         let tail = match fault {
-            Some(Fault::TailCacheRelaxed) => load_relaxed_gpu_u64(&words.tail_cache.0),
+            Some(RingFault::TailCacheRelaxed) => load_relaxed_gpu_u64(&words.tail_cache.0),
             _ => load_acquire_gpu_u64(&words.tail_cache.0),
         };
-        let slots = if fault == Some(Fault::SpaceCountedTwice) { 2 * ring.capacity() } else { ring.capacity() };
+        let slots = if fault == Some(RingFault::SpaceCountedTwice) { 2 * ring.capacity() } else { ring.capacity() };
         ring.free_below = tail + slots;
         if ticket < ring.free_below {
             break;
@@ -88,17 +88,17 @@ pub fn push(ring: &mut Ring, command: &Command, fault: Option<Fault>) -> u64 {
         if compare_exchange_acquire_gpu_u64(&words.tail_poller.0, 0, 1) == 0 {
             let tail = load_acquire_sys_u64(&host(ring).tail.0);
             match fault {
-                Some(Fault::TailRelayRelaxed) => store_relaxed_gpu_u64(&words.tail_cache.0, tail),
+                Some(RingFault::TailRelayRelaxed) => store_relaxed_gpu_u64(&words.tail_cache.0, tail),
                 _ => store_release_gpu_u64(&words.tail_cache.0, tail),
             }
-            if fault != Some(Fault::RoleKept) {
+            if fault != Some(RingFault::RoleKept) {
                 store_release_gpu_u64(&words.tail_poller.0, 0);
             }
         }
         nanosleep(0);
     }
     let lap = parity(ticket, ring.log2_capacity);
-    let last_lap = if fault == Some(Fault::WordWithoutParity) { PARITY } else { lap };
+    let last_lap = if fault == Some(RingFault::WordWithoutParity) { PARITY } else { lap };
     let [a, b, c, d] = command.encode();
     store_relaxed_sys_v2_u64(&slot(ring, ticket)[0], a | lap, b | lap);
     store_relaxed_sys_v2_u64(&slot(ring, ticket)[1], c | lap, d | last_lap);
@@ -108,8 +108,8 @@ pub fn push(ring: &mut Ring, command: &Command, fault: Option<Fault>) -> u64 {
 /// Pushes on one of two lanes that store each other's commands, like a full warp. The lane's payload is already
 /// written; `mine` and `theirs` synchronize the two lanes. A barrier orders the preceding accesses, whereas a shuffle
 /// only shows that the other lane has arrived.
-pub fn push_for_other(ring: &Ring, other: u64, mine: &Word, theirs: &Word, fault: Option<Fault>) {
-    if fault == Some(Fault::NoWarpBarrier) {
+pub fn push_for_other(ring: &Ring, other: u64, mine: &Word, theirs: &Word, fault: Option<RingFault>) {
+    if fault == Some(RingFault::NoWarpBarrier) {
         store_relaxed_gpu_u64(mine, 1);
         while load_relaxed_gpu_u64(theirs) == 0 {
             nanosleep(0);
@@ -128,7 +128,7 @@ pub fn push_for_other(ring: &Ring, other: u64, mine: &Word, theirs: &Word, fault
 }
 
 /// Like [`Ring::wait`], with a fault.
-pub fn wait(ring: &mut Ring, role: usize, ticket: u64, fault: Option<Fault>) -> Result<(), Status> {
+pub fn wait(ring: &mut Ring, role: usize, ticket: u64, fault: Option<RingFault>) -> Result<(), Status> {
     let device = device(ring);
     let mut elected = false;
     let result = loop {
@@ -136,11 +136,13 @@ pub fn wait(ring: &mut Ring, role: usize, ticket: u64, fault: Option<Fault>) -> 
         let (watermark, status) = if elected {
             let (watermark, status) = load_acquire_sys_v2_u64(&host(ring).completion.0);
             match fault {
-                Some(Fault::WatermarkRelayRelaxed) => store_relaxed_gpu_u64(&device.completion_cache.0.0, watermark),
+                Some(RingFault::WatermarkRelayRelaxed) => {
+                    store_relaxed_gpu_u64(&device.completion_cache.0.0, watermark)
+                }
                 _ => fetch_max_release_gpu_u64(&device.completion_cache.0.0, watermark),
             }
             match fault {
-                Some(Fault::StatusRelayRelaxed) => store_relaxed_gpu_u64(&device.completion_cache.0.1, status),
+                Some(RingFault::StatusRelayRelaxed) => store_relaxed_gpu_u64(&device.completion_cache.0.1, status),
                 _ => store_release_gpu_u64(&device.completion_cache.0.1, status),
             }
             (watermark, status)
@@ -153,11 +155,11 @@ pub fn wait(ring: &mut Ring, role: usize, ticket: u64, fault: Option<Fault>) -> 
         }
         if status != 0 {
             let (again, _) = load_acquire_sys_v2_u64(&host(ring).completion.0);
-            break if again > ticket && fault != Some(Fault::NoSecondLook) { Ok(()) } else { Err(Status(status)) };
+            break if again > ticket && fault != Some(RingFault::NoSecondLook) { Ok(()) } else { Err(Status(status)) };
         }
         nanosleep(0);
     };
-    if elected && fault != Some(Fault::RoleKept) {
+    if elected && fault != Some(RingFault::RoleKept) {
         store_release_gpu_u64(&device.completion_poller[role].0, 0);
     }
     result
@@ -167,11 +169,11 @@ pub fn wait(ring: &mut Ring, role: usize, ticket: u64, fault: Option<Fault>) -> 
 pub struct ByHand {
     ring: Ring,
     cursor: u64,
-    fault: Option<Fault>,
+    fault: Option<RingFault>,
 }
 
 impl ByHand {
-    pub fn new(ring: Ring, fault: Option<Fault>) -> ByHand {
+    pub fn new(ring: Ring, fault: Option<RingFault>) -> ByHand {
         ByHand { ring, cursor: 0, fault }
     }
 
@@ -185,15 +187,15 @@ impl Proxy for ByHand {
     fn pop(&mut self) -> Option<[u64; 4]> {
         let mut words = self.words();
         let lap = match self.fault {
-            Some(Fault::LapForgotten) => PARITY,
+            Some(RingFault::LapForgotten) => PARITY,
             _ => parity(self.cursor, self.ring.log2_capacity),
         };
-        let checked = if self.fault == Some(Fault::LastWordUnchecked) { 3 } else { 4 };
+        let checked = if self.fault == Some(RingFault::LastWordUnchecked) { 3 } else { 4 };
         if words[..checked].iter().any(|word| word & PARITY != lap) {
             return None;
         }
         self.cursor += 1;
-        if self.fault == Some(Fault::TailBeforeRead) {
+        if self.fault == Some(RingFault::TailBeforeRead) {
             self.publish_tail();
             self.cursor -= 1;
             words = self.words();
@@ -203,7 +205,7 @@ impl Proxy for ByHand {
     }
 
     fn acquire(&self) {
-        if self.fault != Some(Fault::NoAcquire) {
+        if self.fault != Some(RingFault::NoAcquire) {
             fence_acq_rel_sys();
         }
     }
@@ -211,7 +213,7 @@ impl Proxy for ByHand {
     fn publish_tail(&mut self) {
         let tail = &host(&self.ring).tail.0;
         match self.fault {
-            Some(Fault::TailRelaxed) => store_relaxed_sys_u64(tail, self.cursor),
+            Some(RingFault::TailRelaxed) => store_relaxed_sys_u64(tail, self.cursor),
             _ => store_release_sys_u64(tail, self.cursor),
         }
     }
@@ -219,14 +221,14 @@ impl Proxy for ByHand {
     fn publish_watermark(&self, watermark: u64) {
         let word = &host(&self.ring).completion.0.0;
         match self.fault {
-            Some(Fault::WatermarkRelaxed) => store_relaxed_sys_u64(word, watermark),
+            Some(RingFault::WatermarkRelaxed) => store_relaxed_sys_u64(word, watermark),
             _ => store_release_sys_u64(word, watermark),
         }
     }
 
     fn publish_end(&self, watermark: u64, stop: Status) {
         let status = &host(&self.ring).completion.0.1;
-        if self.fault == Some(Fault::StatusBeforeWatermark) {
+        if self.fault == Some(RingFault::StatusBeforeWatermark) {
             store_release_sys_u64(status, stop.0);
             self.publish_watermark(watermark);
         } else {

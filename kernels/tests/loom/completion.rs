@@ -1,6 +1,6 @@
 //! Waits: completion, pollers and their relay, errors, deadlines.
 
-use super::by_hand::Fault;
+use super::by_hand::RingFault;
 use super::{Cast, Memory, NEVER_ENDS, command, explore, fails, passes, pop};
 use cuda_std::memory::{Word, load_relaxed_sys_u64, store_relaxed_sys_u64};
 use kernels::ring::Status;
@@ -188,12 +188,12 @@ fn deadline_races_with_completion() {
 
 #[test]
 fn completion_faults_are_detected() {
-    fails(completion, Fault::WatermarkRelaxed, "delivered");
-    fails(completion, Fault::WatermarkRelayRelaxed, "delivered");
-    fails(completion, Fault::RoleKept, NEVER_ENDS);
-    fails(two_pollers, Fault::WatermarkRelaxed, "delivered");
-    fails(two_pollers, Fault::WatermarkRelayRelaxed, "delivered");
-    fails(error_and_watermark, Fault::StatusBeforeWatermark, "whatever the status");
-    fails(error_and_watermark, Fault::StatusRelayRelaxed, "whatever the status");
-    fails(error_and_watermark, Fault::NoSecondLook, "whatever the status");
+    fails(completion, RingFault::WatermarkRelaxed, "delivered");
+    fails(completion, RingFault::WatermarkRelayRelaxed, "delivered");
+    fails(completion, RingFault::RoleKept, NEVER_ENDS);
+    fails(two_pollers, RingFault::WatermarkRelaxed, "delivered");
+    fails(two_pollers, RingFault::WatermarkRelayRelaxed, "delivered");
+    fails(error_and_watermark, RingFault::StatusBeforeWatermark, "whatever the status");
+    fails(error_and_watermark, RingFault::StatusRelayRelaxed, "whatever the status");
+    fails(error_and_watermark, RingFault::NoSecondLook, "whatever the status");
 }

@@ -4,8 +4,8 @@ use super::explore;
 use cuda_std::memory::{Doorbell, Word, load_acquire_host_u32, load_acquire_host_u64, load_relaxed_host_u64};
 use cuda_std::thread::nanosleep;
 use efa_queue::request::{self, To};
-use efa_queue::{Local, Operation, rules};
-use kernels::direct::{NO_TURN, Queue, QueueWords, Transfer, turn_at};
+use efa_queue::{EfaOperation, Local, rules};
+use kernels::direct::{NO_TURN, NicQueue, NicQueueWords, NicTransfer, turn_at};
 use kernels::gin::Control;
 use loom::sync::Arc;
 use loom::thread;
@@ -18,7 +18,7 @@ struct Memory {
     slots: [Word; DEPTH as usize * request::WORDS],
     doorbell: Doorbell,
     completions: [Word; DEPTH as usize * 2],
-    words: QueueWords,
+    words: NicQueueWords,
     turns: [Word; DEPTH as usize],
     done: [Word; DEPTH as usize],
     abort: Control,
@@ -32,7 +32,7 @@ impl Memory {
             slots: array::from_fn(word),
             doorbell: Doorbell::default(),
             completions: array::from_fn(word),
-            words: QueueWords::default(),
+            words: NicQueueWords::default(),
             turns: array::from_fn(|slot| Word::new(if slot == 0 { turn_at(0) } else { 0 })),
             done: array::from_fn(word),
             abort: Control::default(),
@@ -41,8 +41,8 @@ impl Memory {
     }
 
     /// Returns the queue for one thread.
-    fn queue(&self) -> Queue {
-        Queue {
+    fn queue(&self) -> NicQueue {
+        NicQueue {
             slots: self.slots.as_ptr(),
             doorbell: &self.doorbell,
             completions: self.completions.as_ptr(),
@@ -71,9 +71,9 @@ impl Memory {
 }
 
 /// Returns a request whose last word identifies the sender.
-fn transfer(sender: u64) -> Transfer {
-    Transfer {
-        operation: Operation::Write,
+fn transfer(sender: u64) -> NicTransfer {
+    NicTransfer {
+        operation: EfaOperation::Write,
         to: To::default(),
         local: Local { address: sender, length: 8, key: 1 },
         address: 0,

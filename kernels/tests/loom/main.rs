@@ -20,11 +20,11 @@ mod scenarios;
 mod signal;
 mod vyukov;
 
-use by_hand::{ByHand, Fault};
+use by_hand::{ByHand, RingFault};
 use cuda_std::memory::{WordPair, fence_acq_rel_sys};
 use cuda_std::thread::nanosleep;
 use kernels::command::{COMMAND_WORDS, Command, Opcode};
-use kernels::put_kernel::{Channel, Put};
+use kernels::put_kernel::{Put, PutChannel};
 use kernels::queue::elements;
 use kernels::ring::consumer::Consumer;
 use kernels::ring::producer::Fence;
@@ -119,7 +119,7 @@ enum Cast {
     Element,
     /// [`elements::push_released`] of the queue experiment.
     Released,
-    ByHand(Option<Fault>),
+    ByHand(Option<RingFault>),
 }
 
 impl Cast {
@@ -147,10 +147,10 @@ impl Cast {
                     bytes: tag,
                     peer: tag as u32,
                 };
-                Channel::new(*ring).put_signal_nbi(&put, tag as u32)
+                PutChannel::new(*ring).put_signal_nbi(&put, tag as u32)
             }
             Cast::ByHand(fault) => {
-                if fault != Some(Fault::NoFence) {
+                if fault != Some(RingFault::NoFence) {
                     fence_acq_rel_sys();
                 }
                 self.push(ring, tag)
@@ -221,7 +221,7 @@ fn passes(scenario: fn(Cast)) {
 }
 
 /// Checks that the scenario fails with `fault`, and that the message contains `way`.
-fn fails(scenario: fn(Cast), fault: Fault, way: &str) {
+fn fails(scenario: fn(Cast), fault: RingFault, way: &str) {
     let panic = catch_unwind(|| scenario(Cast::ByHand(Some(fault)))).expect_err("the fault passed unseen");
     let text = match panic.downcast::<String>() {
         Ok(text) => *text,

@@ -1,6 +1,6 @@
 //! Pushes: full ring, wrap-around, space, payload.
 
-use super::by_hand::{self, Fault};
+use super::by_hand::{self, RingFault};
 use super::scenarios::{Account, SCENARIOS, Scenario};
 use super::{Cast, Memory, NEVER_ENDS, command, explore, fails, passes, pop};
 use cuda_std::memory::{Word, load_relaxed_sys_u64, store_relaxed_sys_u64};
@@ -369,24 +369,24 @@ fn deadline_of_one_push_ends_all() {
 
 #[test]
 fn producer_faults_are_detected() {
-    fails(payload, Fault::NoFence, "payload");
-    fails(payload_of_another_lane, Fault::NoWarpBarrier, "payload");
-    fails(wrap_around, Fault::NoSpaceCheck, NEVER_ENDS);
-    fails(laps, Fault::WordWithoutParity, NEVER_ENDS);
-    fails(relayed_tail, Fault::TailCacheRelaxed, NEVER_ENDS);
-    fails(relayed_tail, Fault::TailRelayRelaxed, NEVER_ENDS);
-    fails(full_ring, Fault::RoleKept, NEVER_ENDS);
-    fails(one_slot, Fault::NoSpaceCheck, NEVER_ENDS);
-    fails(one_slot, Fault::SpaceCountedTwice, NEVER_ENDS);
-    fails(laps, Fault::SpaceCountedTwice, NEVER_ENDS);
+    fails(payload, RingFault::NoFence, "payload");
+    fails(payload_of_another_lane, RingFault::NoWarpBarrier, "payload");
+    fails(wrap_around, RingFault::NoSpaceCheck, NEVER_ENDS);
+    fails(laps, RingFault::WordWithoutParity, NEVER_ENDS);
+    fails(relayed_tail, RingFault::TailCacheRelaxed, NEVER_ENDS);
+    fails(relayed_tail, RingFault::TailRelayRelaxed, NEVER_ENDS);
+    fails(full_ring, RingFault::RoleKept, NEVER_ENDS);
+    fails(one_slot, RingFault::NoSpaceCheck, NEVER_ENDS);
+    fails(one_slot, RingFault::SpaceCountedTwice, NEVER_ENDS);
+    fails(laps, RingFault::SpaceCountedTwice, NEVER_ENDS);
 }
 
 #[test]
 fn proxy_faults_are_detected() {
-    fails(payload, Fault::NoAcquire, "payload");
-    fails(wrap_around, Fault::LastWordUnchecked, "torn slot");
-    fails(wrap_around, Fault::LapForgotten, "order");
-    fails(wrap_around, Fault::TailBeforeRead, "torn slot");
-    fails(wrap_around, Fault::TailRelaxed, NEVER_ENDS);
-    fails(watermark_shows_space, Fault::WatermarkRelaxed, NEVER_ENDS);
+    fails(payload, RingFault::NoAcquire, "payload");
+    fails(wrap_around, RingFault::LastWordUnchecked, "torn slot");
+    fails(wrap_around, RingFault::LapForgotten, "order");
+    fails(wrap_around, RingFault::TailBeforeRead, "torn slot");
+    fails(wrap_around, RingFault::TailRelaxed, NEVER_ENDS);
+    fails(watermark_shows_space, RingFault::WatermarkRelaxed, NEVER_ENDS);
 }

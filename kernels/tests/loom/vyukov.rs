@@ -7,7 +7,7 @@ use cuda_std::memory::{
     store_release_sys_u64,
 };
 use cuda_std::thread::nanosleep;
-use kernels::queue::vyukov::{QueueWords, Vyukov, VyukovConsumer};
+use kernels::queue::vyukov::{Vyukov, VyukovConsumer, VyukovWords};
 use kernels::ring::{CachePadded, Status};
 use loom::sync::Arc;
 use loom::thread;
@@ -32,7 +32,7 @@ enum Fault {
 /// Two cells, each with a sequence number and two words.
 struct Memory {
     cells: [Word; 6],
-    words: QueueWords,
+    words: VyukovWords,
 }
 
 impl Memory {
@@ -40,7 +40,7 @@ impl Memory {
         let cells = [0, 0, 0, 1, 0, 0].map(Word::new);
         Arc::new(Memory {
             cells,
-            words: QueueWords { head: CachePadded(Word::new(0)), stop: CachePadded(Word::new(0)) },
+            words: VyukovWords { head: CachePadded(Word::new(0)), stop: CachePadded(Word::new(0)) },
         })
     }
 

@@ -9,7 +9,7 @@ use cuda_std::{thread, warp};
 use kernels::ring::{Ring, parity};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Fault {
+pub enum WarpFault {
     /// Only shuffles separate the payloads of a warp from the fence after which one lane stores for another.
     NoBarrierBeforeFence,
     /// The barrier comes after the fence.
@@ -48,30 +48,30 @@ fn store_pair(ring: &Ring, ticket: u64, index: usize, words: [u64; 4]) {
 
 /// Takes `count` tickets on the leader. Returns the first. Orders all payloads of the mask before this lane's later
 /// stores.
-fn begin(ring: &Ring, mask: u32, leader: u32, count: u64, fault: Option<Fault>) -> u64 {
+fn begin(ring: &Ring, mask: u32, leader: u32, count: u64, fault: Option<WarpFault>) -> u64 {
     let mut first = 0;
     if warp::lane() == leader {
         // SAFETY: the test keeps the ring's memory until its grid has ended.
         first = fetch_add_relaxed_gpu_u64(&unsafe { &*ring.device }.head.0, count);
     }
-    if !matches!(fault, Some(Fault::NoBarrierBeforeFence | Fault::FenceBeforeBarrier)) {
+    if !matches!(fault, Some(WarpFault::NoBarrierBeforeFence | WarpFault::FenceBeforeBarrier)) {
         warp::synchronize(mask);
     }
     fence_acq_rel_sys();
-    if fault == Some(Fault::FenceBeforeBarrier) {
+    if fault == Some(WarpFault::FenceBeforeBarrier) {
         warp::synchronize(mask);
     }
     warp::broadcast_u64(mask, first, leader)
 }
 
 /// Pushes one element per lane. `lanes` is the mask of the lanes that push together.
-pub fn push(ring: &mut Ring, lanes: u32, words: [u64; 4], fault: Option<Fault>) -> u64 {
+pub fn push(ring: &mut Ring, lanes: u32, words: [u64; 4], fault: Option<WarpFault>) -> u64 {
     let mask = match fault {
-        Some(Fault::TicketOfAnotherRing) => lanes,
-        Some(Fault::LeaderStaysAway) => warp::active_mask(),
+        Some(WarpFault::TicketOfAnotherRing) => lanes,
+        Some(WarpFault::LeaderStaysAway) => warp::active_mask(),
         _ => warp::match_any_u64(lanes, ring.device as u64),
     };
-    let leader = if fault == Some(Fault::LeaderStaysAway) { lanes.trailing_zeros() } else { mask.trailing_zeros() };
+    let leader = if fault == Some(WarpFault::LeaderStaysAway) { lanes.trailing_zeros() } else { mask.trailing_zeros() };
     let count = mask.count_ones();
     let rank = (mask & ((1 << warp::lane()) - 1)).count_ones();
     let first = begin(ring, mask, leader, count.into(), fault);
@@ -81,7 +81,7 @@ pub fn push(ring: &mut Ring, lanes: u32, words: [u64; 4], fault: Option<Fault>) 
     wait_for_space(ring, ticket);
     store_pair(ring, ticket, 0, theirs);
     store_pair(ring, ticket, 1, theirs);
-    if fault == Some(Fault::LeaderStaysAway) && warp::lane() == leader {
+    if fault == Some(WarpFault::LeaderStaysAway) && warp::lane() == leader {
         // Waits as a leader does that waits for the completion of its put.
         wait_for_space(ring, first + ring.capacity());
     }
@@ -89,7 +89,7 @@ pub fn push(ring: &mut Ring, lanes: u32, words: [u64; 4], fault: Option<Fault>) 
 }
 
 /// Pushes one element for all lanes of `lanes`, with adjacent stores.
-pub fn push_together(ring: &mut Ring, lanes: u32, words: [u64; 4], fault: Option<Fault>) -> u64 {
+pub fn push_together(ring: &mut Ring, lanes: u32, words: [u64; 4], fault: Option<WarpFault>) -> u64 {
     let ticket = begin(ring, lanes, lanes.trailing_zeros(), 1, fault);
     wait_for_space(ring, ticket);
     let rank = (lanes & ((1 << warp::lane()) - 1)).count_ones() as usize;

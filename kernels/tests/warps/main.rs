@@ -13,8 +13,8 @@ mod by_hand;
 #[path = "../scenarios/mod.rs"]
 mod scenarios;
 
-use by_hand::Fault;
-use cuda_std::emulation::{Grid, Moment, Orders};
+use by_hand::WarpFault;
+use cuda_std::emulation::{EmulatedGrid, Moment, Orders};
 use cuda_std::memory::{Word, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 use cuda_std::{thread, warp};
 use kernels::command::{COMMAND_WORDS, Command};
@@ -37,7 +37,7 @@ enum Cast {
     Element,
     /// The elements of the queue experiment with a release store each.
     Released,
-    ByHand(Option<Fault>),
+    ByHand(Option<WarpFault>),
 }
 
 /// A slot with the alignment that a ring requires.
@@ -97,7 +97,7 @@ impl Play {
 
     fn run(&self, seed: Option<u64>) -> Result<(), String> {
         // Block 0 is the proxy, block 1 the warp.
-        let grid = Grid::new(2, 32).workers(1).observed(&self.orders);
+        let grid = EmulatedGrid::new(2, 32).workers(1).observed(&self.orders);
         let grid = seed.map_or(grid.clone(), |seed| grid.seeded(seed));
         let body = || match thread::block_idx_x() {
             0 if thread::thread_idx_x() == 0 => self.proxy(),
@@ -114,7 +114,7 @@ impl Play {
         }
         let mut ring = self.ring(self.scenario.ring(lane));
         for number in 0..self.pushes {
-            if self.cast == Cast::ByHand(Some(Fault::LaneLeaves))
+            if self.cast == Cast::ByHand(Some(WarpFault::LaneLeaves))
                 && lane == 31 - self.scenario.lanes.leading_zeros()
                 && number == 3
             {
@@ -242,7 +242,7 @@ fn manual_protocol_passes_and_its_faults_fail() {
 }
 
 /// Checks that the scenario fails with `fault` within a few seeds, and that the message contains `way`.
-fn fails(scenario: Scenario, fault: Fault, way: &str) {
+fn fails(scenario: Scenario, fault: WarpFault, way: &str) {
     let failed = play(scenario, Cast::ByHand(Some(fault)), 2_000).expect_err("the fault passed unseen");
     assert!(failed.contains(way), "{fault:?} failed in another way: {failed}");
 }
@@ -251,12 +251,12 @@ fn fails(scenario: Scenario, fault: Fault, way: &str) {
 fn faults_are_caught() {
     let named = |name| *SCENARIOS.iter().find(|scenario| scenario.name == name).expect("a scenario");
     for name in ["full warp", "some lanes", "two rings in one warp", "one element of a full warp"] {
-        fails(named(name), Fault::NoBarrierBeforeFence, "is not before its element");
+        fails(named(name), WarpFault::NoBarrierBeforeFence, "is not before its element");
     }
     for name in ["full warp", "some lanes"] {
-        fails(named(name), Fault::FenceBeforeBarrier, "is not before its element");
-        fails(named(name), Fault::LaneLeaves, "returned");
-        fails(named(name), Fault::LeaderStaysAway, "requests a value of lane");
+        fails(named(name), WarpFault::FenceBeforeBarrier, "is not before its element");
+        fails(named(name), WarpFault::LaneLeaves, "returned");
+        fails(named(name), WarpFault::LeaderStaysAway, "requests a value of lane");
     }
-    fails(named("two rings in one warp"), Fault::TicketOfAnotherRing, "on another ring");
+    fails(named("two rings in one warp"), WarpFault::TicketOfAnotherRing, "on another ring");
 }

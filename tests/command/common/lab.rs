@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Done, clean, run};
+use super::{JobOutput, clean, run};
 
 pub const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/rails-lab.sh");
 
@@ -71,7 +71,7 @@ impl Lab {
     }
 
     /// Runs the script on this lab.
-    pub fn script(&self, command: &str, args: &str) -> Done {
+    pub fn script(&self, command: &str, args: &str) -> JobOutput {
         run(script(&format!("{command} --name {} {args}", self.name)))
     }
 

@@ -100,23 +100,23 @@ pub fn proxy(args: &str) -> Command {
 
 /// Runs the command to completion.
 #[track_caller]
-pub fn run(command: Command) -> Done {
-    Job::start(command).finish()
+pub fn run(command: Command) -> JobOutput {
+    ProcessGroup::start(command).finish()
 }
 
 /// Output and exit code of a job.
 #[derive(Debug)]
-pub struct Done {
+pub struct JobOutput {
     /// Exit code, or 128 + signal.
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Done {
+impl JobOutput {
     /// Panics unless the code is this one.
     #[track_caller]
-    pub fn expect(self, code: i32) -> Done {
+    pub fn expect(self, code: i32) -> JobOutput {
         assert_eq!(self.code, code, "stdout:\n{}stderr:\n{}", self.stdout, self.stderr);
         assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
         self
@@ -137,51 +137,51 @@ impl Done {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
+pub enum OutputStream {
     Stdout,
     Stderr,
 }
 
 /// A running process group. All its processes hold its stderr, so it ends with the last of them. Processes that
 /// still run at the deadline, or when the job is dropped, are killed.
-pub struct Job {
+pub struct ProcessGroup {
     child: Child,
-    lines: Receiver<(Stream, String)>,
+    lines: Receiver<(OutputStream, String)>,
     said: [String; 2],
     deadline: Instant,
 }
 
-impl Job {
+impl ProcessGroup {
     /// Starts the command.
-    pub fn start(command: Command) -> Job {
-        Job::start_reading(command, usize::MAX)
+    pub fn start(command: Command) -> ProcessGroup {
+        ProcessGroup::start_reading(command, usize::MAX)
     }
 
     /// Starts the command, and closes its stdout after `stdout_lines` lines.
-    pub fn start_reading(mut command: Command, stdout_lines: usize) -> Job {
+    pub fn start_reading(mut command: Command, stdout_lines: usize) -> ProcessGroup {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().unwrap();
         let (sender, lines) = channel();
-        read(Stream::Stdout, child.stdout.take().unwrap(), stdout_lines, sender.clone());
-        read(Stream::Stderr, child.stderr.take().unwrap(), usize::MAX, sender);
-        Job { child, lines, said: Default::default(), deadline: Instant::now() + TOO_LONG }
+        read(OutputStream::Stdout, child.stdout.take().unwrap(), stdout_lines, sender.clone());
+        read(OutputStream::Stderr, child.stderr.take().unwrap(), usize::MAX, sender);
+        ProcessGroup { child, lines, said: Default::default(), deadline: Instant::now() + TOO_LONG }
     }
 
     /// Extends the deadline of a job that consists of `times` runs.
-    pub fn runs(mut self, times: u32) -> Job {
+    pub fn runs(mut self, times: u32) -> ProcessGroup {
         self.deadline += TOO_LONG * (times - 1);
         self
     }
 
     /// Waits for a line that contains `part`.
     #[track_caller]
-    pub fn until(&mut self, stream: Stream, part: &str) {
+    pub fn until(&mut self, stream: OutputStream, part: &str) {
         self.until_line(stream, part);
     }
 
     /// Waits for a line that contains `part`, and returns it.
     #[track_caller]
-    pub fn until_line(&mut self, stream: Stream, part: &str) -> String {
+    pub fn until_line(&mut self, stream: OutputStream, part: &str) -> String {
         loop {
             match self.next() {
                 Some((of, line)) if of == stream && line.contains(part) => return line,
@@ -193,7 +193,7 @@ impl Job {
 
     /// Returns the next line; `None` if all processes have exited.
     #[track_caller]
-    fn next(&mut self) -> Option<(Stream, String)> {
+    fn next(&mut self) -> Option<(OutputStream, String)> {
         match self.lines.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
             Ok((stream, line)) => {
                 self.said[stream as usize] += &line;
@@ -210,12 +210,12 @@ impl Job {
 
     /// Waits until all processes have exited.
     #[track_caller]
-    pub fn finish(mut self) -> Done {
+    pub fn finish(mut self) -> JobOutput {
         while self.next().is_some() {}
         let status = self.child.wait().unwrap();
         let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap();
         let [stdout, stderr] = std::mem::take(&mut self.said);
-        Done { code, stdout, stderr }
+        JobOutput { code, stdout, stderr }
     }
 
     /// Sends a signal to the first process only.
@@ -241,7 +241,7 @@ impl Job {
     }
 }
 
-impl Drop for Job {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         // The processes may have exited already.
         let _ = killpg(self.pid(), Signal::SIGKILL);
@@ -249,7 +249,7 @@ impl Drop for Job {
     }
 }
 
-fn read(stream: Stream, pipe: impl Read + Send + 'static, most: usize, lines: Sender<(Stream, String)>) {
+fn read(stream: OutputStream, pipe: impl Read + Send + 'static, most: usize, lines: Sender<(OutputStream, String)>) {
     std::thread::spawn(move || {
         let mut pipe = BufReader::new(pipe);
         for _ in 0..most {
@@ -336,17 +336,17 @@ pub fn beside_each_other<T: Sync>(at_once: usize, all: &[T], one: impl Fn(&T) + 
 }
 
 /// Runs both concurrently.
-pub fn both(first: Command, second: Command) -> (Done, Done) {
-    let (first, second) = (Job::start(first), Job::start(second));
+pub fn both(first: Command, second: Command) -> (JobOutput, JobOutput) {
+    let (first, second) = (ProcessGroup::start(first), ProcessGroup::start(second));
     (first.finish(), second.finish())
 }
 
 /// A line of a listing's CSV by column. Listings have other columns than [`rows`].
-pub type Record = BTreeMap<String, String>;
+pub type ListingRecord = BTreeMap<String, String>;
 
 /// Returns the lines of the CSV text of a listing.
 #[track_caller]
-pub fn records(csv: &str) -> Vec<Record> {
+pub fn records(csv: &str) -> Vec<ListingRecord> {
     csv::Reader::from_reader(csv.as_bytes()).deserialize().map(|record| record.unwrap()).collect()
 }
 

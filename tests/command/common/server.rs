@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::process::Command;
 
-use super::{Done, Job, Stream, all_verified, ginlab, rows};
+use super::{JobOutput, OutputStream, ProcessGroup, all_verified, ginlab, rows};
 
 /// Returns the command with this token.
 pub fn with_token(token: &str, args: &str) -> Command {
@@ -13,21 +13,21 @@ pub fn with_token(token: &str, args: &str) -> Command {
 }
 
 /// A running server and its port.
-pub struct Server(pub Job, pub u16);
+pub struct ServeProcess(pub ProcessGroup, pub u16);
 
-impl Server {
-    pub fn start(args: &str) -> Server {
-        Server::by(ginlab, args)
+impl ServeProcess {
+    pub fn start(args: &str) -> ServeProcess {
+        ServeProcess::by(ginlab, args)
     }
 
     /// Starts a server by another command.
-    pub fn by(program: impl Fn(&str) -> Command, args: &str) -> Server {
+    pub fn by(program: impl Fn(&str) -> Command, args: &str) -> ServeProcess {
         let mut command = program(&format!("serve --listen 127.0.0.1:0 {args}"));
         command.env("GINLAB_TOKEN", "secret");
-        let mut job = Job::start(command);
-        let line = job.until_line(Stream::Stdout, "listening address=127.0.0.1:");
+        let mut job = ProcessGroup::start(command);
+        let line = job.until_line(OutputStream::Stdout, "listening address=127.0.0.1:");
         let port = facts(&line)["address"].rsplit_once(':').unwrap().1.parse().unwrap();
-        Server(job, port)
+        ServeProcess(job, port)
     }
 
     pub fn join(&self, args: &str) -> Command {
@@ -44,10 +44,10 @@ impl Server {
     /// Waits for the next event of this kind. Returns its facts.
     #[track_caller]
     pub fn until(&mut self, event: &str) -> HashMap<String, String> {
-        facts(&self.0.until_line(Stream::Stdout, &format!("{event} ")))
+        facts(&self.0.until_line(OutputStream::Stdout, &format!("{event} ")))
     }
 
-    pub fn finish(self) -> Done {
+    pub fn finish(self) -> JobOutput {
         self.0.finish()
     }
 }
@@ -59,7 +59,7 @@ pub fn facts(line: &str) -> HashMap<String, String> {
 }
 
 #[track_caller]
-pub fn verified(done: Done) {
+pub fn verified(done: JobOutput) {
     let rows = rows(&done.expect(0).stdout);
     all_verified(&rows);
     assert_eq!(rows.len(), 1);

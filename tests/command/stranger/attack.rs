@@ -11,11 +11,11 @@ use ginlab::fabric::any::{AnyRail, AnyRegion};
 use ginlab::fabric::discover::{Domain, Reach, choose_provider, select_domains};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::verbs::{self, VerbsRail};
-use ginlab::fabric::{Access, Completion, Memory, Message, Messages, Post, Rail, RemoteRegion, Transfer, soft};
+use ginlab::fabric::{Access, Completion, MemoryRange, Message, Messages, Post, Rail, RemoteRegion, Transfer, soft};
 use nix::unistd::Pid;
 
-use super::endpoints::{self, Endpoint};
-use super::random::Random;
+use super::endpoints::{self, ProcessEndpoint};
+use super::random::XorShift;
 use crate::common::TOO_LONG;
 
 /// `PID[,PID...] WAYS PROVIDER`: target processes (until the last of them has exited), attacks, and fabric. Attacks:
@@ -41,7 +41,7 @@ const ANSWERING: Duration = Duration::from_millis(5);
 /// Number of idle connections kept open.
 const CROWD: usize = 50;
 
-impl Random {
+impl XorShift {
     fn pick<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
@@ -53,7 +53,7 @@ impl Random {
 
 /// Results of the attacker's requests.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
+pub struct AttackTotals {
     /// Requests accepted by the fabric.
     pub posted: u64,
     /// Requests that failed, as they should.
@@ -67,7 +67,7 @@ pub struct Tally {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum AttackKind {
     Write,
     Read,
     Immediate,
@@ -93,12 +93,13 @@ impl Own {
         let mut memory = vec![0xBA; BYTES].into_boxed_slice();
         let address = memory.as_mut_ptr().expose_provenance() as u64;
         // SAFETY: the memory is on the heap and dropped after the region (field order).
-        let region = unsafe { rail.register(Memory { address, bytes: BYTES, cuda_device: None }, Access::ALL) }.ok()?;
+        let region =
+            unsafe { rail.register(MemoryRange { address, bytes: BYTES, cuda_device: None }, Access::ALL) }.ok()?;
         Some(Own { region, rail, _memory: memory })
     }
 
     /// Sends requests of these kinds to one endpoint, and counts their results.
-    fn strike(&mut self, at: &Endpoint, kinds: &[Kind], random: &mut Random, tally: &mut Tally) {
+    fn strike(&mut self, at: &ProcessEndpoint, kinds: &[AttackKind], random: &mut XorShift, tally: &mut AttackTotals) {
         let Ok(peer) = self.rail.address().and_then(|own| self.rail.add_peer(&at.address(&own))) else { return };
         let (mut sent, mut open, began) = (Vec::new(), 0, Instant::now());
         // A provider that is still connecting accepts no requests.
@@ -117,8 +118,8 @@ impl Own {
         }
     }
 
-    fn post(&mut self, peer: usize, kind: Kind, token: u64, at: &Endpoint, random: &mut Random) -> bool {
-        if kind == Kind::Message {
+    fn post(&mut self, peer: usize, kind: AttackKind, token: u64, at: &ProcessEndpoint, random: &mut XorShift) -> bool {
+        if kind == AttackKind::Message {
             let message = Message { offset: 0, bytes: random.pick(&[0, 1, 8, 64, 4096, 8192]), token };
             // SAFETY: the memory stays valid and is not changed.
             return matches!(unsafe { self.rail.send(&self.region, peer, &message) }, Ok(Post::Accepted));
@@ -127,13 +128,13 @@ impl Own {
         // so an attacker with unlimited requests finds one. To keep the tests deterministic, these keys name unused
         // entries of the NIC's table.
         let key = match (&at.place, random.below(2)) {
-            (endpoints::Place::Pair(..), _) => {
+            (endpoints::RailAddress::Pair(..), _) => {
                 ((4096 + random.below((1 << 18) - 4096)) << 14 | random.below(1 << 14)) as u64
             }
-            (endpoints::Place::Port(_), 0) => random.next(),
-            (endpoints::Place::Port(_), _) => random.below(1 << 12) as u64,
+            (endpoints::RailAddress::Port(_), 0) => random.next(),
+            (endpoints::RailAddress::Port(_), _) => random.below(1 << 12) as u64,
         };
-        let bytes = if kind == Kind::Immediate { 0 } else { random.pick(&[1, 8, 64, 4096, BYTES as u64]) };
+        let bytes = if kind == AttackKind::Immediate { 0 } else { random.pick(&[1, 8, 64, 4096, BYTES as u64]) };
         // Addresses of the target process, offsets into regions, and random numbers.
         let base = match random.below(3) {
             0 => at.mapped.get(random.below(at.mapped.len())).copied().unwrap_or_default(),
@@ -146,7 +147,7 @@ impl Own {
             remote: RemoteRegion { key, base, bytes: u64::MAX },
             remote_offset: random.pick(&[0, 0, 64, 4096, 1 << 20, 1 << 40]),
             bytes,
-            immediate: (kind == Kind::Immediate || kind == Kind::Write && random.below(2) == 0)
+            immediate: (kind == AttackKind::Immediate || kind == AttackKind::Write && random.below(2) == 0)
                 .then(|| random.next() as u32 >> random.pick(&[0, 0, 8, 16, 24])),
             token,
             more: false,
@@ -154,7 +155,7 @@ impl Own {
         // SAFETY: the attacker's memory stays valid; access to the target's memory is what is tested.
         let posted = unsafe {
             match kind {
-                Kind::Read => self.rail.read(&self.region, &transfer),
+                AttackKind::Read => self.rail.read(&self.region, &transfer),
                 _ => self.rail.write(&self.region, &transfer),
             }
         };
@@ -162,7 +163,7 @@ impl Own {
     }
 
     /// Processes completions. Returns whether the rail can still be used.
-    fn poll(&mut self, sent: &mut [(u64, Kind)], open: &mut usize, tally: &mut Tally) -> bool {
+    fn poll(&mut self, sent: &mut [(u64, AttackKind)], open: &mut usize, tally: &mut AttackTotals) -> bool {
         let mut completions = Vec::new();
         let is_well = self.rail.poll(&mut completions).is_ok();
         for completion in completions {
@@ -171,7 +172,7 @@ impl Own {
                 Completion::Done { token } => {
                     *open = open.saturating_sub(1);
                     match kind(token) {
-                        Some(Kind::Write | Kind::Read) => tally.reached += 1,
+                        Some(AttackKind::Write | AttackKind::Read) => tally.reached += 1,
                         _ => tally.taken += 1,
                     }
                 }
@@ -198,16 +199,16 @@ fn greeting(domain: &Domain) -> Option<Vec<u8>> {
     let mut own = Own::open(domain)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
     listener.set_nonblocking(true).ok()?;
-    let here = Endpoint {
+    let here = ProcessEndpoint {
         pid: Pid::this(),
-        place: endpoints::Place::Port(listener.local_addr().ok()?.port()),
+        place: endpoints::RailAddress::Port(listener.local_addr().ok()?.port()),
         mapped: Vec::new(),
     };
     let address = here.address(&own.rail.address().ok()?);
     let peer = own.rail.add_peer(&address).ok()?;
     let began = Instant::now();
     let mut stream = loop {
-        own.post(peer, Kind::Write, 0, &here, &mut Random(1));
+        own.post(peer, AttackKind::Write, 0, &here, &mut XorShift(1));
         let _ = own.rail.poll(&mut Vec::new());
         match listener.accept() {
             Ok((stream, _)) => break stream,
@@ -228,7 +229,7 @@ fn greeting(domain: &Domain) -> Option<Vec<u8>> {
 }
 
 /// Sends bytes to a port that are not its protocol, incomplete, or too many.
-fn garbage(port: u16, random: &mut Random, tally: &mut Tally) {
+fn garbage(port: u16, random: &mut XorShift, tally: &mut AttackTotals) {
     let noise = random.noise(3000);
     for bytes in [&noise[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 2000], &[0xff; 2000], b""] {
         if let Some(mut stream) = connect(port) {
@@ -239,7 +240,7 @@ fn garbage(port: u16, random: &mut Random, tally: &mut Tally) {
 }
 
 /// Opens connections like the provider, followed by other bytes; or with a corrupted start.
-fn replay(port: u16, greeting: &[u8], random: &mut Random, tally: &mut Tally) {
+fn replay(port: u16, greeting: &[u8], random: &mut XorShift, tally: &mut AttackTotals) {
     for _ in 0..4 {
         let Some(mut stream) = connect(port) else { continue };
         let mut first = greeting.to_vec();
@@ -282,23 +283,25 @@ pub fn strike(aim: &str) {
     let chosen = choose_provider(Some(name)).unwrap().provider;
     let domain = select_domains(&chosen, 1, Reach::SameHost, &[], None, 0, 1).unwrap().domains.remove(0);
     let mut kinds = Vec::new();
-    for (way, of) in
-        [("keys", &[Kind::Write, Kind::Read][..]), ("immediates", &[Kind::Immediate]), ("messages", &[Kind::Message])]
-    {
+    for (way, of) in [
+        ("keys", &[AttackKind::Write, AttackKind::Read][..]),
+        ("immediates", &[AttackKind::Immediate]),
+        ("messages", &[AttackKind::Message]),
+    ] {
         if has(way) {
             kinds.extend(of);
         }
     }
     let first = (has("replay") && name == "tcp").then(|| greeting(&domain).unwrap());
-    let (mut random, mut tally, mut round, mut crowd) = (Random(0x5eed), Tally::default(), 0u64, Vec::new());
+    let (mut random, mut tally, mut round, mut crowd) = (XorShift(0x5eed), AttackTotals::default(), 0u64, Vec::new());
     let number = |name| std::env::var(name).ok().map(|text| text.parse().unwrap());
     let (rounds, rest) = (number(ROUNDS).unwrap_or(u64::MAX), number(REST).map(Duration::from_millis));
     let began = Instant::now();
     // The starting process ends the attacker; otherwise it ends itself.
     while endpoints::is_there(last) && round < rounds && began.elapsed() < 2 * TOO_LONG {
-        let aims: Vec<Endpoint> = targets.iter().flat_map(|target| endpoints::of(*target, name)).collect();
+        let aims: Vec<ProcessEndpoint> = targets.iter().flat_map(|target| endpoints::of(*target, name)).collect();
         for at in &aims {
-            if let endpoints::Place::Port(port) = at.place {
+            if let endpoints::RailAddress::Port(port) = at.place {
                 if has("garbage") {
                     garbage(port, &mut random, &mut tally);
                 }
@@ -321,7 +324,7 @@ pub fn strike(aim: &str) {
             continue;
         }
         round += 1;
-        let Tally { posted, refused, reached, taken, connections } = tally;
+        let AttackTotals { posted, refused, reached, taken, connections } = tally;
         let most = aims.iter().map(|at| endpoints::resident(at.pid)).max().unwrap_or_default();
         println!(
             "stranger: round={round} endpoints={} posted={posted} refused={refused} reached={reached} taken={taken} \

@@ -9,7 +9,7 @@ use crate::common::children;
 
 /// Location of a rail of a process.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum RailAddress {
     /// A port that the process listens on: libfabric's tcp provider, or the ranks' own protocol.
     Port(u16),
     /// A queue pair of a software NIC: the NIC's address, the pair's number and its key.
@@ -18,23 +18,25 @@ pub enum Place {
 
 /// An endpoint of a process.
 #[derive(Clone, Debug)]
-pub struct Endpoint {
+pub struct ProcessEndpoint {
     /// The process that owns the endpoint.
     pub pid: Pid,
-    pub place: Place,
+    pub place: RailAddress,
     /// Addresses of the process's writable memory.
     pub mapped: Vec<u64>,
 }
 
-impl Endpoint {
+impl ProcessEndpoint {
     /// Returns the endpoint's address, in the format of the attacker's own address.
     pub fn address(&self, own: &[u8]) -> Vec<u8> {
         let mut address = own.to_vec();
         match &self.place {
             // `sockaddr_in`: family, port, address.
-            Place::Port(port) => address[2..8].copy_from_slice(&[&port.to_be_bytes()[..], &[127, 0, 0, 1]].concat()),
+            RailAddress::Port(port) => {
+                address[2..8].copy_from_slice(&[&port.to_be_bytes()[..], &[127, 0, 0, 1]].concat())
+            }
             // `efa_ep_addr`: the NIC's address, number, two bytes of padding, key.
-            Place::Pair(card, number, key) => {
+            RailAddress::Pair(card, number, key) => {
                 address[..16].copy_from_slice(card);
                 address[16..18].copy_from_slice(&number.to_ne_bytes());
                 address[20..24].copy_from_slice(&key.to_ne_bytes());
@@ -57,10 +59,10 @@ pub fn resident(pid: Pid) -> u64 {
 }
 
 /// Returns the endpoints of a process and of its children, over this provider.
-pub fn of(parent: Pid, provider: &str) -> Vec<Endpoint> {
+pub fn of(parent: Pid, provider: &str) -> Vec<ProcessEndpoint> {
     let all: Vec<Pid> = [parent].into_iter().chain(children(parent)).collect();
     let found = if provider == "tcp" { all.iter().flat_map(|pid| ports(*pid)).collect() } else { pairs(&all) };
-    let whole = |(pid, place)| Endpoint { pid, place, mapped: mapped(pid) };
+    let whole = |(pid, place)| ProcessEndpoint { pid, place, mapped: mapped(pid) };
     found.into_iter().map(whole).collect()
 }
 
@@ -75,7 +77,7 @@ fn mapped(pid: Pid) -> Vec<u64> {
 }
 
 /// Returns the ports that a process listens on.
-fn ports(pid: Pid) -> Vec<(Pid, Place)> {
+fn ports(pid: Pid) -> Vec<(Pid, RailAddress)> {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let owned: HashSet<String> = files
         .filter_map(|file| {
@@ -96,12 +98,12 @@ fn ports(pid: Pid) -> Vec<(Pid, Place)> {
         let is_ours = words.get(3) == Some(&"0A") && owned.contains(*words.get(9)?);
         is_ours.then(|| u16::from_str_radix(words[1].rsplit_once(':')?.1, 16).ok())?
     };
-    table.lines().filter_map(port).map(|port| (pid, Place::Port(port))).collect()
+    table.lines().filter_map(port).map(|port| (pid, RailAddress::Port(port))).collect()
 }
 
 /// Returns the queue pairs of software NICs, from the named pages that the processes of a user share: each names the
 /// process and the file descriptor of the queues (crates/soft_efa/src/share.rs).
-fn pairs(of: &[Pid]) -> Vec<(Pid, Place)> {
+fn pairs(of: &[Pid]) -> Vec<(Pid, RailAddress)> {
     let folder = format!("/dev/shm/soft-efa-{}", nix::unistd::geteuid());
     let files = std::fs::read_dir(Path::new(&folder)).into_iter().flatten().flatten();
     let pair = |file: std::fs::DirEntry| {
@@ -119,7 +121,7 @@ fn pairs(of: &[Pid]) -> Vec<(Pid, Place)> {
         let word = |at: usize| u32::from_ne_bytes(head[4 * at..4 * at + 4].try_into().unwrap());
         let (pid, key, is_ready) = (Pid::from_raw(word(3) as i32), word(7), word(8) == 1);
         (is_ready && of.contains(&pid))
-            .then(|| (pid, Place::Pair(card.try_into().unwrap(), number.parse().unwrap(), key)))
+            .then(|| (pid, RailAddress::Pair(card.try_into().unwrap(), number.parse().unwrap(), key)))
     };
     files.filter_map(pair).collect()
 }

@@ -6,7 +6,7 @@
 //! limits, and how to debug a kernel.
 //!
 //! Blocks run in waves if the grid is larger than [`WAVE_THREADS`], as on a GPU that cannot hold the whole grid. A grid
-//! whose blocks wait for one another must request that all are resident: [`Grid::resident`].
+//! whose blocks wait for one another must request that all are resident: [`EmulatedGrid::resident`].
 //!
 //! Measurements on this device do not apply to a GPU, and every result row names it `emulated`.
 //!
@@ -27,7 +27,7 @@ pub(crate) use backend::{
     sync_threads, sync_threads_or, synchronize, vote,
 };
 #[cfg(not(any(loom, miri, feature = "threads")))]
-pub use backend::{Stepped, Turn};
+pub use backend::{Stepped, SteppedStop};
 pub use order::{Moment, Orders};
 
 use std::io;
@@ -100,7 +100,7 @@ pub fn set_workers(workers: usize) {
     WORKERS.store(workers, Ordering::Relaxed);
 }
 
-/// Sets the default seed of a grid; see [`Grid::seeded`].
+/// Sets the default seed of a grid; see [`EmulatedGrid::seeded`].
 pub fn set_seed(seed: Option<u64>) {
     SEED.store(seed.map_or(0, |seed| seed.wrapping_add(1).max(1)), Ordering::Relaxed);
 }
@@ -139,7 +139,7 @@ static FOR_DEBUGGERS: extern "C" fn() -> u64 = emulated_thread;
 /// A grid and its execution options.
 #[derive(Clone, Debug)]
 #[cfg_attr(any(loom, miri, feature = "threads"), allow(dead_code))] // used by the coroutine backend only
-pub struct Grid {
+pub struct EmulatedGrid {
     blocks: u32,
     threads: u32,
     resident: bool,
@@ -148,35 +148,35 @@ pub struct Grid {
     orders: Option<Orders>,
 }
 
-impl Grid {
+impl EmulatedGrid {
     /// Creates a grid of `blocks` blocks of `threads` threads.
-    pub fn new(blocks: u32, threads: u32) -> Grid {
+    pub fn new(blocks: u32, threads: u32) -> EmulatedGrid {
         let seed = SEED.load(Ordering::Relaxed).checked_sub(1);
-        Grid { blocks, threads, resident: false, workers: default_workers(), seed, orders: None }
+        EmulatedGrid { blocks, threads, resident: false, workers: default_workers(), seed, orders: None }
     }
 
     /// Sets whether all blocks must be resident at the same time, because they wait for one another or for other
     /// devices whose blocks do.
-    pub fn resident(self, resident: bool) -> Grid {
-        Grid { resident, ..self }
+    pub fn resident(self, resident: bool) -> EmulatedGrid {
+        EmulatedGrid { resident, ..self }
     }
 
     /// Sets the number of workers, at least one. The result of a grid does not depend on it.
-    pub fn workers(self, workers: usize) -> Grid {
-        Grid { workers: workers.max(1), ..self }
+    pub fn workers(self, workers: usize) -> EmulatedGrid {
+        EmulatedGrid { workers: workers.max(1), ..self }
     }
 
     /// Schedules lanes in an order drawn from `seed`, and also switches between two accesses to shared memory. Lanes
     /// that arrive at [`crate::warp::active_mask`] together find themselves in random groups: the hardware guarantees
     /// neither an order nor that lanes reconverge after a branch. With one worker, a seed determines the order within
     /// each block.
-    pub fn seeded(self, seed: u64) -> Grid {
-        Grid { seed: Some(seed), ..self }
+    pub fn seeded(self, seed: u64) -> EmulatedGrid {
+        EmulatedGrid { seed: Some(seed), ..self }
     }
 
     /// Tracks happens-before within each warp and block; see [`Orders`].
-    pub fn observed(self, orders: &Orders) -> Grid {
-        Grid { orders: Some(orders.clone()), ..self }
+    pub fn observed(self, orders: &Orders) -> EmulatedGrid {
+        EmulatedGrid { orders: Some(orders.clone()), ..self }
     }
 
     /// Returns the estimated memory of all threads that are resident at the same time, in bytes. Available before the
@@ -231,7 +231,7 @@ impl Grid {
 /// Runs `body` once for each thread of a grid, and returns when all have returned.
 ///
 /// # Errors
-/// Returns the same errors as [`Grid::run`].
+/// Returns the same errors as [`EmulatedGrid::run`].
 pub fn run<F: Fn() + Sync>(grid: u32, block: u32, body: F) -> io::Result<()> {
-    Grid::new(grid, block).run(body)
+    EmulatedGrid::new(grid, block).run(body)
 }

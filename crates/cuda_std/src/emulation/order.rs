@@ -4,8 +4,9 @@
 //! immediately what the others have written, and a missing fence has no effect. The memory model of the hardware
 //! guarantees less.
 //!
-//! An observed grid ([`Grid::observed`](super::Grid::observed)) tracks the model's rules for warps and blocks by vector
-//! clocks. The clock of a lane contains, for each lane of its block, the latest moment that happened before.
+//! An observed grid ([`EmulatedGrid::observed`](super::EmulatedGrid::observed)) tracks the model's rules for warps and
+//! blocks by vector clocks. The clock of a lane contains, for each lane of its block, the latest moment that happened
+//! before.
 //!
 //! - `warp::synchronize` and the block barrier: each participating lane obtains the clocks of all of them.
 //! - A shuffle, a match, a vote, `active_mask`: no effect. They move values and order no memory.

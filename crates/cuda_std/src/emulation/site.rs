@@ -12,7 +12,7 @@ use std::panic::Location;
 /// Kind of meeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(any(loom, miri, feature = "threads"), allow(dead_code))] // a warp of one lane meets no others
-pub enum Meeting {
+pub enum RendezvousKind {
     /// The block barrier.
     SyncThreads,
     /// The block barrier with a vote. The hardware forbids mixing it with the one without.
@@ -24,16 +24,16 @@ pub enum Meeting {
     Vote(Vote),
 }
 
-impl Meeting {
+impl RendezvousKind {
     /// Returns the name used in messages.
     pub fn name(self) -> &'static str {
         match self {
-            Meeting::SyncThreads => "sync_threads",
-            Meeting::SyncThreadsOr => "sync_threads_or",
-            Meeting::Synchronize => "synchronize",
-            Meeting::Shuffle => "a shuffle",
-            Meeting::Match => "a match",
-            Meeting::Vote(_) => "a vote",
+            RendezvousKind::SyncThreads => "sync_threads",
+            RendezvousKind::SyncThreadsOr => "sync_threads_or",
+            RendezvousKind::Synchronize => "synchronize",
+            RendezvousKind::Shuffle => "a shuffle",
+            RendezvousKind::Match => "a match",
+            RendezvousKind::Vote(_) => "a vote",
         }
     }
 }
@@ -42,7 +42,7 @@ impl Meeting {
 /// functions in between are marked `#[track_caller]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Site {
-    pub meeting: Meeting,
+    pub meeting: RendezvousKind,
     pub location: &'static Location<'static>,
 }
 

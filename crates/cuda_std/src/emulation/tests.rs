@@ -6,7 +6,7 @@ use crate::thread;
 use std::sync::atomic::AtomicU32;
 
 /// Runs a grid that must fail, and returns the error text.
-fn failure(grid: Grid, body: impl Fn() + Sync) -> String {
+fn failure(grid: EmulatedGrid, body: impl Fn() + Sync) -> String {
     grid.run(body).expect_err("the grid must fail").to_string()
 }
 
@@ -19,7 +19,7 @@ fn every_thread_runs_once_also_in_waves() {
         let body = || {
             counts[thread::index() as usize].fetch_add(1, Ordering::Relaxed);
         };
-        Grid::new(grid, block).workers(workers).run(body).expect("runs");
+        EmulatedGrid::new(grid, block).workers(workers).run(body).expect("runs");
         assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
     }
 }
@@ -38,7 +38,7 @@ fn barrier_joins_block_and_votes() {
             assert!(!thread::sync_threads_or(false));
         };
         run(3, block, body).expect("runs");
-        Grid::new(3, block).seeded(block.into()).run(body).expect("runs");
+        EmulatedGrid::new(3, block).seeded(block.into()).run(body).expect("runs");
         assert_eq!(votes.load(Ordering::Relaxed), 6 * block);
     }
 }
@@ -58,19 +58,22 @@ fn resident_grid_runs_all_blocks_concurrently() {
             }
             thread::sync_threads();
         };
-        Grid::new(blocks, threads).resident(true).workers(workers).run(body).expect("all have met");
+        EmulatedGrid::new(blocks, threads).resident(true).workers(workers).run(body).expect("all have met");
     }
 }
 
 #[test]
 fn oversized_grid_is_rejected_with_limit() {
     for (blocks, threads) in [(0, 1), (1, 0), (1, MAX_BLOCK + 1)] {
-        assert!(failure(Grid::new(blocks, threads), || ()).contains("must have at least 1 block of 1 to 1024 threads"));
+        assert!(
+            failure(EmulatedGrid::new(blocks, threads), || ())
+                .contains("must have at least 1 block of 1 to 1024 threads")
+        );
     }
-    let text = failure(Grid::new(133, 1024).resident(true), || ());
+    let text = failure(EmulatedGrid::new(133, 1024).resident(true), || ());
     assert!(text.contains("grid 133 x 1024") && text.contains("at most 132 blocks of 1024"), "{text}");
-    assert!(Grid::new(132, 1024).resident(true).bytes() <= 1_500_000_000);
-    assert!(Grid::new(u32::MAX, 1024).bytes() < 200_000_000, "waves");
+    assert!(EmulatedGrid::new(132, 1024).resident(true).bytes() <= 1_500_000_000);
+    assert!(EmulatedGrid::new(u32::MAX, 1024).bytes() < 200_000_000, "waves");
 }
 
 #[test]
@@ -86,7 +89,7 @@ fn first_panic_ends_grid_and_is_reported() {
         }
         thread::sync_threads();
     };
-    let text = failure(Grid::new(3, 40), body);
+    let text = failure(EmulatedGrid::new(3, 40), body);
     assert!(text.contains("block 1, thread 2 panicked"), "{text}");
     assert!(cfg!(any(miri, feature = "threads")) || text.contains("expected by the test"), "{text}");
 }
@@ -128,7 +131,7 @@ mod lanes {
             }
         }
         let (begun, dropped) = (AtomicU32::new(0), AtomicU32::new(0));
-        let text = failure(Grid::new(2, 64), || {
+        let text = failure(EmulatedGrid::new(2, 64), || {
             begun.fetch_add(1, Ordering::Relaxed);
             let _held = Held(&dropped);
             if thread::index() == 100 {
@@ -147,7 +150,7 @@ mod lanes {
     fn deadlocked_block_is_reported_immediately() {
         // Each of the first three lanes of warp 0 waits for the next one, and the other threads wait for all of them.
         let line = line!();
-        let text = failure(Grid::new(1, 64), || match thread::thread_idx_x() {
+        let text = failure(EmulatedGrid::new(1, 64), || match thread::thread_idx_x() {
             0 => warp::synchronize(0b011),
             1 => warp::synchronize(0b110),
             2 => warp::synchronize(0b101),
@@ -165,7 +168,7 @@ mod lanes {
             thread::relax();
             if left == 0 { 0 } else { deep(left - 1) + frame[3] - left }
         }
-        let text = failure(Grid::new(1, 2), || assert_eq!(deep(1000 * thread::thread_idx_x()), 0));
+        let text = failure(EmulatedGrid::new(1, 2), || assert_eq!(deep(1000 * thread::thread_idx_x()), 0));
         assert!(text.contains("block 0, thread 1") && text.contains("stack"), "{text}");
     }
 
@@ -190,7 +193,7 @@ mod lanes {
         let order = |seed: Option<u64>, workers: usize| {
             let order = Mutex::new(vec![Vec::new(); 3]);
             let word = Word::new(0);
-            let grid = Grid::new(3, 64).workers(workers);
+            let grid = EmulatedGrid::new(3, 64).workers(workers);
             let grid = seed.map_or(grid.clone(), |seed| grid.seeded(seed));
             grid.run(|| {
                 for _ in 0..3 {

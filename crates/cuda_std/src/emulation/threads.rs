@@ -1,7 +1,7 @@
 //! Backend of the emulated device with one CPU thread per thread of the grid, each its own warp.
 
-use super::site::{Meeting, Site, one_has_left, two_barriers};
-use super::{ALONE, Grid, Position, Vote};
+use super::site::{RendezvousKind, Site, one_has_left, two_barriers};
+use super::{ALONE, EmulatedGrid, Position, Vote};
 use crate::memory::Word;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::panic::{Location, resume_unwind};
@@ -46,12 +46,12 @@ fn block() -> Option<Arc<Block>> {
 
 #[track_caller]
 pub fn sync_threads() {
-    arrive(false, Site { meeting: Meeting::SyncThreads, location: Location::caller() });
+    arrive(false, Site { meeting: RendezvousKind::SyncThreads, location: Location::caller() });
 }
 
 #[track_caller]
 pub fn sync_threads_or(predicate: bool) -> bool {
-    arrive(predicate, Site { meeting: Meeting::SyncThreadsOr, location: Location::caller() })
+    arrive(predicate, Site { meeting: RendezvousKind::SyncThreadsOr, location: Location::caller() })
 }
 
 fn arrive(predicate: bool, site: Site) -> bool {
@@ -246,7 +246,7 @@ impl Drop for Resident {
     }
 }
 
-pub fn run(grid: &Grid, body: &(dyn Fn() + Sync)) -> io::Result<()> {
+pub fn run(grid: &EmulatedGrid, body: &(dyn Fn() + Sync)) -> io::Result<()> {
     let at_once = if grid.resident { grid.blocks } else { (WAVE / grid.threads).max(1) };
     let mut first = 0;
     while first < grid.blocks {
@@ -257,7 +257,7 @@ pub fn run(grid: &Grid, body: &(dyn Fn() + Sync)) -> io::Result<()> {
     Ok(())
 }
 
-fn run_wave(blocks: std::ops::Range<u32>, grid: &Grid, body: &(dyn Fn() + Sync)) -> io::Result<()> {
+fn run_wave(blocks: std::ops::Range<u32>, grid: &EmulatedGrid, body: &(dyn Fn() + Sync)) -> io::Result<()> {
     thread::scope(|scope| {
         let (mut handles, mut started) = (Vec::new(), Vec::new());
         let mut refused = None;

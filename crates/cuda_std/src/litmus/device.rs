@@ -4,90 +4,90 @@
 macro_rules! pair_as {
     ($scope:literal, $kind:expr, $order:expr, $words:expr, $values:expr) => {
         match ($kind, $order) {
-            (Pair::WriteWrite, Order::Nothing) => {
+            (AccessPair::WriteWrite, AccessOrder::Nothing) => {
                 write_write!($words, $values, concat!("st.relaxed.", $scope), "", concat!("st.relaxed.", $scope))
             }
-            (Pair::WriteWrite, Order::ReleaseAcquire) => {
+            (AccessPair::WriteWrite, AccessOrder::ReleaseAcquire) => {
                 write_write!($words, $values, concat!("st.relaxed.", $scope), "", concat!("st.release.", $scope))
             }
-            (Pair::WriteWrite, Order::AcquireRelease) => write_write!(
+            (AccessPair::WriteWrite, AccessOrder::AcquireRelease) => write_write!(
                 $words,
                 $values,
                 concat!("st.relaxed.", $scope),
                 concat!("fence.acq_rel.", $scope, "; "),
                 concat!("st.relaxed.", $scope)
             ),
-            (Pair::WriteWrite, Order::Sequential) => write_write!(
+            (AccessPair::WriteWrite, AccessOrder::Sequential) => write_write!(
                 $words,
                 $values,
                 concat!("st.relaxed.", $scope),
                 concat!("fence.sc.", $scope, "; "),
                 concat!("st.relaxed.", $scope)
             ),
-            (Pair::WriteWrite, Order::ReadBack) => write_read_back_write!($words, $values, $scope),
-            (Pair::WriteRead, Order::Nothing) => {
+            (AccessPair::WriteWrite, AccessOrder::ReadBack) => write_read_back_write!($words, $values, $scope),
+            (AccessPair::WriteRead, AccessOrder::Nothing) => {
                 write_read!($words, $values, concat!("st.relaxed.", $scope), "", concat!("ld.relaxed.", $scope))
             }
-            (Pair::WriteRead, Order::ReleaseAcquire | Order::ReadBack) => {
+            (AccessPair::WriteRead, AccessOrder::ReleaseAcquire | AccessOrder::ReadBack) => {
                 write_read!($words, $values, concat!("st.release.", $scope), "", concat!("ld.acquire.", $scope))
             }
-            (Pair::WriteRead, Order::AcquireRelease) => write_read!(
+            (AccessPair::WriteRead, AccessOrder::AcquireRelease) => write_read!(
                 $words,
                 $values,
                 concat!("st.relaxed.", $scope),
                 concat!("fence.acq_rel.", $scope, "; "),
                 concat!("ld.relaxed.", $scope)
             ),
-            (Pair::WriteRead, Order::Sequential) => write_read!(
+            (AccessPair::WriteRead, AccessOrder::Sequential) => write_read!(
                 $words,
                 $values,
                 concat!("st.relaxed.", $scope),
                 concat!("fence.sc.", $scope, "; "),
                 concat!("ld.relaxed.", $scope)
             ),
-            (Pair::ReadWrite, Order::Nothing) => {
+            (AccessPair::ReadWrite, AccessOrder::Nothing) => {
                 read_write!($words, $values, concat!("ld.relaxed.", $scope), "", concat!("st.relaxed.", $scope))
             }
-            (Pair::ReadWrite, Order::ReleaseAcquire | Order::ReadBack) => {
+            (AccessPair::ReadWrite, AccessOrder::ReleaseAcquire | AccessOrder::ReadBack) => {
                 read_write!($words, $values, concat!("ld.acquire.", $scope), "", concat!("st.release.", $scope))
             }
-            (Pair::ReadWrite, Order::AcquireRelease) => read_write!(
+            (AccessPair::ReadWrite, AccessOrder::AcquireRelease) => read_write!(
                 $words,
                 $values,
                 concat!("ld.relaxed.", $scope),
                 concat!("fence.acq_rel.", $scope, "; "),
                 concat!("st.relaxed.", $scope)
             ),
-            (Pair::ReadWrite, Order::Sequential) => read_write!(
+            (AccessPair::ReadWrite, AccessOrder::Sequential) => read_write!(
                 $words,
                 $values,
                 concat!("ld.relaxed.", $scope),
                 concat!("fence.sc.", $scope, "; "),
                 concat!("st.relaxed.", $scope)
             ),
-            (Pair::ReadRead, Order::Nothing) => {
+            (AccessPair::ReadRead, AccessOrder::Nothing) => {
                 read_read!($words, concat!("ld.relaxed.", $scope), "", concat!("ld.relaxed.", $scope))
             }
-            (Pair::ReadRead, Order::ReleaseAcquire | Order::ReadBack) => {
+            (AccessPair::ReadRead, AccessOrder::ReleaseAcquire | AccessOrder::ReadBack) => {
                 read_read!($words, concat!("ld.acquire.", $scope), "", concat!("ld.relaxed.", $scope))
             }
-            (Pair::ReadRead, Order::AcquireRelease) => read_read!(
+            (AccessPair::ReadRead, AccessOrder::AcquireRelease) => read_read!(
                 $words,
                 concat!("ld.relaxed.", $scope),
                 concat!("fence.acq_rel.", $scope, "; "),
                 concat!("ld.relaxed.", $scope)
             ),
-            (Pair::ReadRead, Order::Sequential) => read_read!(
+            (AccessPair::ReadRead, AccessOrder::Sequential) => read_read!(
                 $words,
                 concat!("ld.relaxed.", $scope),
                 concat!("fence.sc.", $scope, "; "),
                 concat!("ld.relaxed.", $scope)
             ),
-            (Pair::Write, Order::ReleaseAcquire | Order::ReadBack) => {
+            (AccessPair::Write, AccessOrder::ReleaseAcquire | AccessOrder::ReadBack) => {
                 store!(concat!("st.release.", $scope), $words[0], $values[0]);
                 [0, 0]
             }
-            (Pair::Write, _) => {
+            (AccessPair::Write, _) => {
                 store!(concat!("st.relaxed.", $scope), $words[0], $values[0]);
                 [0, 0]
             }

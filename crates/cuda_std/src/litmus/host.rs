@@ -1,7 +1,7 @@
 //! The pairs on a CPU, for the emulated device and for CPU threads: accesses of the C++ order of the same name. The
 //! scope has no effect.
 
-use super::{Order, Pair};
+use super::{AccessOrder, AccessPair};
 use crate::emulation;
 use crate::memory::Word;
 #[cfg(loom)]
@@ -11,50 +11,50 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Executes a pair.
 #[inline(always)]
-pub fn pair(kind: Pair, order: Order, words: [&Word; 2], values: [u64; 2]) -> [u64; 2] {
-    let strong = matches!(order, Order::ReleaseAcquire | Order::ReadBack);
+pub fn pair(kind: AccessPair, order: AccessOrder, words: [&Word; 2], values: [u64; 2]) -> [u64; 2] {
+    let strong = matches!(order, AccessOrder::ReleaseAcquire | AccessOrder::ReadBack);
     let between = || match order {
-        Order::AcquireRelease => {
+        AccessOrder::AcquireRelease => {
             emulation::fenced();
             fence(Ordering::AcqRel);
         }
-        Order::Sequential => {
+        AccessOrder::Sequential => {
             emulation::fenced();
             fence(Ordering::SeqCst);
         }
         _ => {}
     };
     match kind {
-        Pair::WriteWrite if order == Order::ReadBack => {
+        AccessPair::WriteWrite if order == AccessOrder::ReadBack => {
             store(words[0], values[0], false);
             // The top bit is never set.
             let back = load(words[0], false) >> 63;
             store(words[1], values[1] + back, false);
             [0, 0]
         }
-        Pair::WriteWrite => {
+        AccessPair::WriteWrite => {
             store(words[0], values[0], false);
             between();
             store(words[1], values[1], strong);
             [0, 0]
         }
-        Pair::WriteRead => {
+        AccessPair::WriteRead => {
             store(words[0], values[0], strong);
             between();
             [0, load(words[1], strong)]
         }
-        Pair::ReadWrite => {
+        AccessPair::ReadWrite => {
             let first = load(words[0], strong);
             between();
             store(words[1], values[1], strong);
             [first, 0]
         }
-        Pair::ReadRead => {
+        AccessPair::ReadRead => {
             let first = load(words[0], strong);
             between();
             [first, load(words[1], false)]
         }
-        Pair::Write => {
+        AccessPair::Write => {
             store(words[0], values[0], strong);
             [0, 0]
         }

@@ -1,9 +1,9 @@
 //! Functions with which C polls a queue and reads its completions.
 
-use super::Completions;
+use super::SoftCompletionQueue;
 use crate::abi::*;
-use crate::entries::{Entry, UNKNOWN};
-use crate::request::Kind;
+use crate::entries::{CompletionEntry, UNKNOWN};
+use crate::request::RequestKind;
 use std::ffi::{c_int, c_uint};
 
 /// The functions that C finds in the EFA interface of a queue.
@@ -31,9 +31,9 @@ pub(super) fn set_functions(verbs: &mut ibv_cq_ex) {
 ///
 /// # Safety
 /// `queue` must have been returned by [`create`] and not be destroyed.
-unsafe fn of<'a>(queue: *mut ibv_cq_ex) -> &'a Completions {
+unsafe fn of<'a>(queue: *mut ibv_cq_ex) -> &'a SoftCompletionQueue {
     // SAFETY: the caller guarantees that the queue is valid.
-    unsafe { Completions::of(queue.cast()) }
+    unsafe { SoftCompletionQueue::of(queue.cast()) }
 }
 
 unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut ibv_poll_cq_attr) -> c_int {
@@ -59,23 +59,23 @@ unsafe extern "C" fn end_poll(queue: *mut ibv_cq_ex) {
 ///
 /// # Safety
 /// See `start_poll`; must be called within a poll.
-unsafe fn current<'a>(queue: *mut ibv_cq_ex) -> &'a Entry {
+unsafe fn current<'a>(queue: *mut ibv_cq_ex) -> &'a CompletionEntry {
     // SAFETY: the caller is within a poll, so the lock is held.
     unsafe { &(*of(queue).inner.get()).current }
 }
 
 /// Returns C's operation of a completion. libefa reports a read as a send.
-pub fn opcode(entry: &Entry) -> c_uint {
+pub fn opcode(entry: &CompletionEntry) -> c_uint {
     match (entry.is_arrival, entry.kind) {
-        (true, Kind::Write) => IBV_WC_RECV_RDMA_WITH_IMM,
+        (true, RequestKind::Write) => IBV_WC_RECV_RDMA_WITH_IMM,
         (true, _) => IBV_WC_RECV,
-        (false, Kind::Write) => IBV_WC_RDMA_WRITE,
+        (false, RequestKind::Write) => IBV_WC_RDMA_WRITE,
         (false, _) => IBV_WC_SEND,
     }
 }
 
 /// Returns C's flags of a completion.
-pub fn flags(entry: &Entry) -> c_uint {
+pub fn flags(entry: &CompletionEntry) -> c_uint {
     if entry.immediate.is_some() { IBV_WC_WITH_IMM } else { 0 }
 }
 
@@ -108,9 +108,9 @@ unsafe extern "C" fn read_nothing(_: *mut ibv_cq_ex) -> u8 {
 ///
 /// # Safety
 /// `efa` must have been returned by [`efadv_cq_from_ibv_cq_ex`]; must be called within a poll.
-unsafe fn entry_of<'a>(efa: *mut efadv_cq) -> &'a Entry {
+unsafe fn entry_of<'a>(efa: *mut efadv_cq) -> &'a CompletionEntry {
     // SAFETY: the caller guarantees that `efa` is the member of a valid queue.
-    unsafe { current(efa.byte_sub(std::mem::offset_of!(Completions, efa)).cast()) }
+    unsafe { current(efa.byte_sub(std::mem::offset_of!(SoftCompletionQueue, efa)).cast()) }
 }
 
 unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, place: *mut ibv_gid) -> c_int {

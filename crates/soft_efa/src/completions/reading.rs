@@ -1,10 +1,10 @@
 //! Reads of a completion queue by `ibv_poll_cq`, and notifications of a program that waits.
 
-use super::Completions;
-use crate::channel::Channel;
-use crate::entries::{Entries, Entry};
+use super::SoftCompletionQueue;
+use crate::channel::CompletionChannel;
+use crate::entries::{CompletionEntries, CompletionEntry};
 use crate::locked;
-use crate::pair::Pair;
+use crate::pair::SoftQueuePair;
 use std::sync::Once;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ pub(super) fn report_session() {
 }
 
 /// Waits until the session of a queue pair that has completions of sends is complete, as libefa does.
-pub(super) fn wait_for_session(pair: &Pair) {
+pub(super) fn wait_for_session(pair: &SoftQueuePair) {
     if !pair.is_open.load(Ordering::Relaxed) || !locked(&pair.sender).has_done() {
         return;
     }
@@ -36,11 +36,11 @@ pub(super) fn wait_for_session(pair: &Pair) {
     }
 }
 
-impl Completions {
+impl SoftCompletionQueue {
     /// Returns the channel for notifications of this queue, if there is one.
-    pub fn channel(&self) -> Option<&Channel> {
+    pub fn channel(&self) -> Option<&CompletionChannel> {
         // SAFETY: written once, before the queue is shared. C must keep the channel as long as its queues.
-        unsafe { Channel::of((*self.verbs.get()).channel) }
+        unsafe { CompletionChannel::of((*self.verbs.get()).channel) }
     }
 
     /// Requests a notification of the next completion, or of one that has not been read.
@@ -52,7 +52,7 @@ impl Completions {
     /// whether it did.
     pub fn notify(&self) -> bool {
         let Some(channel) = self.channel() else { return false };
-        let asked = self.entries.get().and_then(Entries::requests_event);
+        let asked = self.entries.get().and_then(CompletionEntries::requests_event);
         if let (Some(entries), Some(asked)) = (self.entries.get(), asked) {
             entries.set_notified(asked);
         } else if !self.is_armed.load(Ordering::Acquire) || !self.has_unread() {
@@ -87,7 +87,7 @@ impl Completions {
     }
 
     /// Passes up to `count` completions to `put`, the oldest first. Returns their number.
-    pub fn take(&self, count: usize, mut put: impl FnMut(&Entry)) -> usize {
+    pub fn take(&self, count: usize, mut put: impl FnMut(&CompletionEntry)) -> usize {
         if count == 0 || !self.start() {
             return 0;
         }

@@ -2,11 +2,11 @@
 //! `ibv_poll_cq`, notifications, queries of queue pairs, and asynchronous events.
 
 use crate::abi::*;
-use crate::completions::{self, Completions};
+use crate::completions::{self, SoftCompletionQueue};
 use crate::context::refuse;
 use crate::engine;
 use crate::locked;
-use crate::pair::Pair;
+use crate::pair::SoftQueuePair;
 use crate::status::verbs_status;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn ibv_create_cq(
 /// `queue` must be valid, and `places` must be valid for writes of `count` completions.
 pub(crate) unsafe extern "C" fn poll_cq(queue: *mut ibv_cq, count: c_int, places: *mut ibv_wc) -> c_int {
     // SAFETY: the caller guarantees that the queue is valid.
-    let this = unsafe { Completions::of(queue) };
+    let this = unsafe { SoftCompletionQueue::of(queue) };
     let mut next = places;
     let taken = this.take(usize::try_from(count).unwrap_or(0), |entry| {
         let wc = ibv_wc {
@@ -100,7 +100,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(queue: *mut ibv_cq, solicited_only
         return libc::EOPNOTSUPP;
     }
     // SAFETY: the caller guarantees that the queue is valid.
-    unsafe { Completions::of(queue) }.arm();
+    unsafe { SoftCompletionQueue::of(queue) }.arm();
     0
 }
 
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     created: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: the caller guarantees that the pair is valid.
-    let (this, context) = unsafe { (Pair::of(pair), (*pair).qp_context) };
+    let (this, context) = unsafe { (SoftQueuePair::of(pair), (*pair).qp_context) };
     // SAFETY: the types have only numbers and pointers, for all of which zero is a valid value.
     let (mut now, mut first): (ibv_qp_attr, ibv_qp_init_attr) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     (now.qp_state, now.cur_qp_state, now.port_num) = (this.state(), this.state(), 1);

@@ -1,10 +1,10 @@
 //! Completion counters.
 
 use crate::abi::*;
-use crate::context::{Context, refuse};
-use crate::counter::{Counter, MOST, OPERATIONS};
+use crate::context::{DeviceContext, refuse};
+use crate::counter::{CompletionCounter, MOST, OPERATIONS};
 use crate::engine;
-use crate::pair::Pair;
+use crate::pair::SoftQueuePair;
 use std::ffi::c_int;
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ const COUNTERS: u32 = 1024;
 
 /// A counter as C sees it.
 #[repr(C)]
-struct Seen {
+struct CounterView {
     verbs: ibv_comp_cntr,
-    counter: Arc<Counter>,
+    counter: Arc<CompletionCounter>,
 }
 
 /// Returns the counter of a C pointer.
 ///
 /// # Safety
 /// `counter` must have been returned by [`efadv_create_comp_cntr`] and not be destroyed.
-unsafe fn of<'a>(counter: *mut ibv_comp_cntr) -> &'a Arc<Counter> {
+unsafe fn of<'a>(counter: *mut ibv_comp_cntr) -> &'a Arc<CompletionCounter> {
     // SAFETY: the caller guarantees that the counter is valid; the part visible to C is its first member.
-    unsafe { &(*counter.cast::<Seen>()).counter }
+    unsafe { &(*counter.cast::<CounterView>()).counter }
 }
 
 /// Writes the capabilities of the device's counters.
@@ -112,15 +112,15 @@ unsafe fn create(
     places: [Option<usize>; 2],
 ) -> *mut ibv_comp_cntr {
     // SAFETY: the caller guarantees that the context is open and the attributes are valid.
-    let (of, asked) = unsafe { (Context::of(context), &*attributes) };
+    let (of, asked) = unsafe { (DeviceContext::of(context), &*attributes) };
     if asked.comp_mask != 0 || asked.flags != 0 || asked.r#type != IBV_COMP_CNTR_TYPE_WRS {
         return refuse(libc::EOPNOTSUPP);
     }
     // SAFETY: the caller guarantees that the memory at `places` stays valid as long as the counter.
-    match unsafe { Counter::new(of, places) } {
+    match unsafe { CompletionCounter::new(of, places) } {
         Ok(counter) => {
             let verbs = ibv_comp_cntr { context, handle: 0 };
-            Box::into_raw(Box::new(Seen { verbs, counter: Arc::new(counter) })).cast()
+            Box::into_raw(Box::new(CounterView { verbs, counter: Arc::new(counter) })).cast()
         }
         Err(error) => refuse(error.raw_os_error().unwrap_or(libc::ENOMEM)),
     }
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c
         return libc::EBUSY;
     }
     // SAFETY: the caller guarantees that the counter was made here, from a box, and is no longer used.
-    drop(unsafe { Box::from_raw(counter.cast::<Seen>()) });
+    drop(unsafe { Box::from_raw(counter.cast::<CounterView>()) });
     0
 }
 
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn ibv_qp_attach_comp_cntr(
     attributes: *mut ibv_qp_attach_comp_cntr_attr,
 ) -> c_int {
     // SAFETY: the caller guarantees that all three pointers are valid.
-    let (this, counter, asked) = unsafe { (Pair::of(pair), of(counter), &*attributes) };
+    let (this, counter, asked) = unsafe { (SoftQueuePair::of(pair), of(counter), &*attributes) };
     let mask = asked.op_mask;
     if asked.comp_mask != 0 || mask == 0 || mask >> OPERATIONS != 0 {
         return libc::EINVAL;

@@ -2,8 +2,8 @@
 
 use crate::abi::*;
 use crate::cause;
-use crate::context::{self, Calls, Context, refuse};
-use crate::machine::{Device, Machine};
+use crate::context::{self, Calls, DeviceContext, refuse};
+use crate::machine::{SoftDevice, SoftMachine};
 use crate::post;
 use crate::symbols::classic;
 use std::ffi::{c_char, c_int};
@@ -15,7 +15,7 @@ use std::ffi::{c_char, c_int};
 /// must have been returned by this library and not be freed, and other pointers must be valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
-    let Ok(machine) = Machine::get() else { return refuse(libc::EINVAL) };
+    let Ok(machine) = SoftMachine::get() else { return refuse(libc::EINVAL) };
     if let Err(error) = machine.show() {
         eprintln!(
             "soft_efa: cannot create a directory for the software NICs' sysfs entries: {error}; set TMPDIR to a \
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv
         );
         return refuse(error.raw_os_error().unwrap_or(libc::EIO));
     }
-    let devices = machine.devices().iter().map(|device| (*device as *const Device).cast_mut().cast());
+    let devices = machine.devices().iter().map(|device| (*device as *const SoftDevice).cast_mut().cast());
     let list: Box<[*mut ibv_device]> = devices.chain([std::ptr::null_mut()]).collect();
     if !count.is_null() {
         // SAFETY: the caller guarantees that `count` is valid for writes if it is not null.
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv
 /// See [`ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    let Ok(machine) = Machine::get() else { return };
+    let Ok(machine) = SoftMachine::get() else { return };
     if list.is_null() {
         return;
     }
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     // SAFETY: the caller passes a device of this library.
-    let gid = unsafe { (*device.cast::<Device>()).gid };
+    let gid = unsafe { (*device.cast::<SoftDevice>()).gid };
     u64::from_ne_bytes(std::array::from_fn(|index| gid[8 + index]))
 }
 
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     // SAFETY: the caller passes a device of this library.
-    unsafe { (*device.cast::<Device>()).card as c_int }
+    unsafe { (*device.cast::<SoftDevice>()).card as c_int }
 }
 
 /// Functions that C calls through the table of an open device.
@@ -94,10 +94,10 @@ pub(crate) const CALLS: Calls = Calls {
 /// See [`ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    let Ok(machine) = Machine::get() else { return refuse(libc::EINVAL) };
+    let Ok(machine) = SoftMachine::get() else { return refuse(libc::EINVAL) };
     // SAFETY: the caller passes a device of this library; devices live as long as the process.
-    let device: &'static Device = unsafe { &*device.cast::<Device>() };
-    Context::open(machine, device, CALLS).unwrap_or_else(|error| {
+    let device: &'static SoftDevice = unsafe { &*device.cast::<SoftDevice>() };
+    DeviceContext::open(machine, device, CALLS).unwrap_or_else(|error| {
         cause::print("memory of a software NIC in /dev/shm", &error);
         refuse(error.raw_os_error().unwrap_or(libc::EIO))
     })
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn ibv_query_gid(context: *mut ibv_context, port: u8, inde
         return -1;
     }
     // SAFETY: the caller passes a context of this library and a valid `gid`.
-    unsafe { gid.write(ibv_gid { raw: Context::of(context).device.gid }) };
+    unsafe { gid.write(ibv_gid { raw: DeviceContext::of(context).device.gid }) };
     0
 }
 

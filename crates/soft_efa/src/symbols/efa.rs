@@ -1,9 +1,9 @@
 //! EFA's own functions, and functions that EFA devices do not support.
 
 use crate::abi::*;
-use crate::context::{Context, Handle, refuse};
-use crate::machine::Machine;
-use crate::pair::Pair;
+use crate::context::{AddressHandle, DeviceContext, refuse};
+use crate::machine::SoftMachine;
+use crate::pair::SoftQueuePair;
 use crate::queue::RECEIVE_PIECES;
 use crate::request::{INLINE, SEND_PIECES, SHORT_INLINE};
 use crate::symbols::classic::create_cq_ex;
@@ -24,7 +24,7 @@ pub unsafe extern "C" fn efadv_query_device(
     bytes: u32,
 ) -> c_int {
     // SAFETY: the caller passes a context of this library.
-    let spec = &unsafe { Context::of(context) }.machine.spec;
+    let spec = &unsafe { DeviceContext::of(context) }.machine.spec;
     let mut caps =
         EFADV_DEVICE_ATTR_CAPS_RDMA_READ | EFADV_DEVICE_ATTR_CAPS_RNR_RETRY | EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID;
     if spec.counters {
@@ -66,7 +66,7 @@ unsafe fn answer<T>(ours: &T, place: *mut T, bytes: u32) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_query_ah(handle: *mut ibv_ah, attributes: *mut efadv_ah_attr, bytes: u32) -> c_int {
     // SAFETY: the caller passes an address handle of this library.
-    let ahn = unsafe { (*handle.cast::<Handle>()).number };
+    let ahn = unsafe { (*handle.cast::<AddressHandle>()).number };
     let ours = efadv_ah_attr { comp_mask: 0, ahn, reserved: [0; 6] };
     // SAFETY: the caller guarantees that `attributes` is valid for `bytes`.
     unsafe { answer(&ours, attributes, bytes) }
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn efadv_create_cq(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_qp_from_ibv_qp_ex(pair: *mut ibv_qp_ex) -> *mut efadv_qp {
     // SAFETY: the caller guarantees that the pair is valid.
-    unsafe { (&raw const Pair::of(pair.cast()).efa).cast_mut() }
+    unsafe { (&raw const SoftQueuePair::of(pair.cast()).efa).cast_mut() }
 }
 
 /// Defines functions that EFA devices do not support: each returns that error.
@@ -147,15 +147,15 @@ unsupported! {
 /// maximum over all devices.
 #[unsafe(no_mangle)]
 pub extern "C" fn soft_efa_behind() -> u64 {
-    let late = |machine: &Machine| machine.late.iter().map(|late| late.nanoseconds()).max();
-    Machine::get().ok().and_then(late).unwrap_or(0)
+    let late = |machine: &SoftMachine| machine.late.iter().map(|late| late.nanoseconds()).max();
+    SoftMachine::get().ok().and_then(late).unwrap_or(0)
 }
 
 /// Sets whether subsequent reads and writes copy their bytes. Otherwise, they take the same time, but no bytes arrive.
 /// Used to time devices that are faster than this machine's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn soft_efa_move_bytes(moves: bool) {
-    if let Ok(machine) = Machine::get() {
+    if let Ok(machine) = SoftMachine::get() {
         machine.moves.store(moves, Ordering::Relaxed);
     }
 }

@@ -3,14 +3,14 @@
 use crate::abi::*;
 use crate::address::queue_name;
 use crate::cause;
-use crate::completions::Completions;
-use crate::context::{Context, PAIRS, refuse};
+use crate::completions::SoftCompletionQueue;
+use crate::context::{DeviceContext, PAIRS, refuse};
 use crate::engine;
 use crate::keeper;
 use crate::locked;
 use crate::origin::Origin;
-use crate::pair::Pair;
-use crate::queue::{GONE, Page, READY, RECEIVE_PIECES};
+use crate::pair::SoftQueuePair;
+use crate::queue::{GONE, PairPage, READY, RECEIVE_PIECES};
 use crate::request::{INLINE, SEND_PIECES, SHORT_INLINE};
 use crate::session;
 use std::ffi::c_int;
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
     bytes: u32,
 ) -> *mut ibv_qp {
     // SAFETY: the caller guarantees that the context is open and the attributes are valid.
-    let (context, attributes) = unsafe { (Context::of(context), &*attributes) };
+    let (context, attributes) = unsafe { (DeviceContext::of(context), &*attributes) };
     let (spec, cap) = (&context.machine.spec, &attributes.cap);
     let flags_end = std::mem::offset_of!(efadv_qp_init_attr, flags) + size_of::<u16>();
     // SAFETY: `efa` is valid for `bytes`, which covers the flags. Older headers have zeros there.
@@ -58,8 +58,8 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
     let mut pairs = locked(&context.pairs);
     let Some(low) = pairs.iter().position(Option::is_none) else { return refuse(libc::ENOMEM) };
     // SAFETY: the queue is valid and belongs to the same device.
-    let kept = unsafe { Completions::of(attributes.recv_cq) }.depth();
-    let made = Page::new(cap.max_recv_wr, kept, context.number, domain.handle, solicited).and_then(|mut page| {
+    let kept = unsafe { SoftCompletionQueue::of(attributes.recv_cq) }.depth();
+    let made = PairPage::new(cap.max_recv_wr, kept, context.number, domain.handle, solicited).and_then(|mut page| {
         // Peers address a 16-bit number; this process's provider finds the pair by its low bits.
         let mut last = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
         for attempt in 0..512 {
@@ -89,14 +89,14 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
     (base.qp_num, base.state, base.qp_type) = (number, IBV_QPS_RESET, attributes.qp_type);
     session::install(&mut verbs, spec.writes);
     let origin = Arc::new(Origin::new(context, page, number));
-    let pair = Pair::new(verbs, origin, *cap, inline_writes);
+    let pair = SoftQueuePair::new(verbs, origin, *cap, inline_writes);
     keeper::add(pair.sender.clone());
     let pair = Box::into_raw(Box::new(pair));
     // SAFETY: the queues are valid, belong to the same device, and outlive the pair.
     unsafe {
-        Completions::of(attributes.send_cq).attach(pair);
+        SoftCompletionQueue::of(attributes.send_cq).attach(pair);
         if attributes.recv_cq != attributes.send_cq {
-            Completions::of(attributes.recv_cq).attach(pair);
+            SoftCompletionQueue::of(attributes.recv_cq).attach(pair);
         }
     }
     pair.cast()
@@ -110,17 +110,17 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
 pub unsafe extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     // SAFETY: the caller guarantees that the pair was made here, from a box, and is no longer used.
     unsafe {
-        let this = Pair::of(pair);
+        let this = SoftQueuePair::of(pair);
         engine::forget_pair(pair.cast());
         keeper::remove(&this.sender);
         this.origin.page.state().store(GONE, Ordering::Release);
         locked(&this.sender).flush();
-        Completions::of(this.sends_to()).detach(pair.cast());
+        SoftCompletionQueue::of(this.sends_to()).detach(pair.cast());
         if this.receives_to() != this.sends_to() {
-            Completions::of(this.receives_to()).detach(pair.cast());
+            SoftCompletionQueue::of(this.receives_to()).detach(pair.cast());
         }
         locked(&this.origin.context.pairs)[this.number() as usize % PAIRS] = None;
-        drop(Box::from_raw(pair.cast::<Pair>()));
+        drop(Box::from_raw(pair.cast::<SoftQueuePair>()));
     }
     0
 }
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(pair: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: the caller guarantees that both are valid; no other code changes the state of a pair.
-    let (this, attributes, state) = unsafe { (Pair::of(pair), &*attributes, &raw mut (*pair).state) };
+    let (this, attributes, state) = unsafe { (SoftQueuePair::of(pair), &*attributes, &raw mut (*pair).state) };
     if mask & IBV_QP_QKEY != 0 {
         this.origin.page.qkey().store(attributes.qkey, Ordering::Relaxed);
     }

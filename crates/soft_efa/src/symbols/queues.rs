@@ -2,14 +2,14 @@
 //! or libfabric from 2.3 on.
 
 use crate::abi::*;
-use crate::completions::Completions;
-use crate::context::Context;
+use crate::completions::SoftCompletionQueue;
+use crate::context::DeviceContext;
 use crate::engine;
 use crate::entries;
-use crate::pair::Pair;
+use crate::pair::SoftQueuePair;
 use crate::queue::RECEIVE_PIECES;
 use crate::request::{INLINE, SEND_PIECES, SHORT_INLINE};
-use crate::rings::{RECEIVE_BYTES, Ring, Rings};
+use crate::rings::{DeviceRing, PairRings, RECEIVE_BYTES};
 use std::ffi::c_int;
 use std::mem::offset_of;
 
@@ -34,15 +34,15 @@ pub unsafe extern "C" fn efadv_query_qp_wqs(
         return libc::EINVAL;
     }
     // SAFETY: the caller guarantees that the pair is valid.
-    let this = unsafe { Pair::of(pair) };
+    let this = unsafe { SoftQueuePair::of(pair) };
     // SAFETY: the queue is valid and belongs to the same device.
-    let kept = unsafe { Completions::of(this.sends_to()) }.depth();
+    let kept = unsafe { SoftCompletionQueue::of(this.sends_to()) }.depth();
     let rings = match rings(this, kept as usize) {
         Ok(rings) => rings,
         Err(error) => return error.raw_os_error().unwrap_or(libc::ENOMEM),
     };
     engine::watch_pair(this);
-    let of = |ring: &Ring, max_batch: u32, caps: u32| efadv_wq_attr {
+    let of = |ring: &DeviceRing, max_batch: u32, caps: u32| efadv_wq_attr {
         comp_mask: 0,
         buffer: ring.buffer(),
         entry_size: ring.entry as u32,
@@ -63,18 +63,18 @@ pub unsafe extern "C" fn efadv_query_qp_wqs(
     0
 }
 
-fn rings(this: &Pair, kept: usize) -> std::io::Result<&Rings> {
+fn rings(this: &SoftQueuePair, kept: usize) -> std::io::Result<&PairRings> {
     if let Some(rings) = this.rings.get() {
         return Ok(rings);
     }
     let entry = if this.is_wide() { 128 } else { 64 };
     let receives = this.cap.max_recv_wr * this.cap.max_recv_sge.max(1);
     let spec = &this.origin.context.machine.spec;
-    let send = Ring::new(this.cap.max_send_wr.max(spec.min_depth), entry)?;
-    let rings = Rings {
+    let send = DeviceRing::new(this.cap.max_send_wr.max(spec.min_depth), entry)?;
+    let rings = PairRings {
         max_batch: efa_queue::rules::max_batch(spec.max_batch, entry as u32, send.entries.max(2)),
         send,
-        receive: Ring::new(receives, RECEIVE_BYTES)?,
+        receive: DeviceRing::new(receives, RECEIVE_BYTES)?,
     };
     crate::locked(&this.sender).kept = Some(kept);
     Ok(this.rings.get_or_init(|| rings))
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn efadv_query_cq(queue: *mut ibv_cq, place: *mut efadv_cq
         return libc::EINVAL;
     }
     // SAFETY: the caller guarantees that the queue is valid.
-    let queue = unsafe { Completions::of(queue) };
+    let queue = unsafe { SoftCompletionQueue::of(queue) };
     let made = match queue.entries(|first| engine::watch_queue(queue, first)) {
         Ok(made) => made,
         Err(error) => return error.raw_os_error().unwrap_or(libc::ENOMEM),
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn efadv_get_max_sq_depth(
         return -libc::EINVAL;
     }
     // SAFETY: the caller guarantees that the context is open and the attributes are valid for `bytes`.
-    let (spec, asked) = unsafe { (&Context::of(context).machine.spec, &*attributes) };
+    let (spec, asked) = unsafe { (&DeviceContext::of(context).machine.spec, &*attributes) };
     let fits = asked.comp_mask == 0
         && asked.max_send_sge as usize <= SEND_PIECES
         && asked.max_rdma_sge <= 1
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn efadv_get_max_rq_depth(
         return -libc::EINVAL;
     }
     // SAFETY: the caller guarantees that the context is open and the attributes are valid for `bytes`.
-    let (spec, asked) = unsafe { (&Context::of(context).machine.spec, &*attributes) };
+    let (spec, asked) = unsafe { (&DeviceContext::of(context).machine.spec, &*attributes) };
     if asked.comp_mask != 0 || asked.max_recv_sge as usize > RECEIVE_PIECES || asked.max_recv_sge == 0 {
         return -libc::EINVAL;
     }
@@ -164,14 +164,14 @@ pub unsafe extern "C" fn efadv_get_max_rq_depth(
 pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
     // SAFETY: the caller guarantees that the queue was made here, from a box, and is no longer used.
     unsafe {
-        if Completions::of(queue).has_pairs() {
+        if SoftCompletionQueue::of(queue).has_pairs() {
             return libc::EBUSY;
         }
         engine::forget_queue(queue.cast());
-        if let Some(channel) = Completions::of(queue).channel() {
+        if let Some(channel) = SoftCompletionQueue::of(queue).channel() {
             channel.refer(-1);
         }
-        drop(Box::from_raw(queue.cast::<Completions>()));
+        drop(Box::from_raw(queue.cast::<SoftCompletionQueue>()));
     }
     0
 }

@@ -1,10 +1,10 @@
 //! Tests of limits: full or overrun queues, killed peers, operations that a call does not support, read-only memory.
 
-use super::queues::{Direct, EVERYTHING};
+use super::queues::{DirectSide, EVERYTHING};
 use super::*;
 use crate::inbox::tests::killed_in_put;
-use crate::pair::Pair;
-use efa_queue::{Receive, request};
+use crate::pair::SoftQueuePair;
+use efa_queue::{ReceivePiece, request};
 
 const UNSOLICITED: u32 = EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV;
 
@@ -29,7 +29,7 @@ fn connected(description: &str) -> (Side, Side, ibv_sge, u64, u32) {
 fn killed_peer_blocks_no_other_peer() {
     let (here, there, piece, remote, key) = connected("name=fast cards=2 reorder=0");
     // SAFETY: `efadv_create_qp_ex` made the pair.
-    let child = killed_in_put(&unsafe { Pair::of(there.pair) }.origin.page);
+    let child = killed_in_put(&unsafe { SoftQueuePair::of(there.pair) }.origin.page);
     for round in 0..3 {
         assert_eq!(here.write(&there, &[(round, piece, remote, key, Some(round as u32))]), 0);
         assert_eq!(here.poll(1), [(round, 0, None)]);
@@ -81,13 +81,13 @@ fn operation_is_checked_before_address_handle() {
 fn receives_wait_in_ring_while_page_is_full() {
     let contexts = cards("name=fast cards=2 reorder=0");
     let cap = ibv_qp_cap { max_recv_sge: 3, ..CAP };
-    let mut there = Direct::of(Side::sized(contexts[1], 9, UNSOLICITED, cap, |_| {}), contexts[0]);
-    let mut here = Direct::open(contexts[0], contexts[1]);
+    let mut there = DirectSide::of(Side::sized(contexts[1], 9, UNSOLICITED, cap, |_| {}), contexts[0]);
+    let mut here = DirectSide::open(contexts[0], contexts[1]);
     assert_eq!(there.receives.num_entries, 32, "eight receives of three pieces");
     let key = there.keys.0;
     // More receives of one piece than the page has space for. The key of the last one is not registered.
     for number in 0..20u16 {
-        there.receive(&Receive::one(
+        there.receive(&ReceivePiece::one(
             number,
             there.base + u64::from(number),
             1,
@@ -110,7 +110,7 @@ fn receives_wait_in_ring_while_page_is_full() {
 #[test]
 fn completion_queue_can_only_be_read() {
     let contexts = cards("name=fast cards=2 reorder=0");
-    let (mut here, there) = (Direct::open(contexts[0], contexts[1]), Direct::open(contexts[1], contexts[0]));
+    let (mut here, there) = (DirectSide::open(contexts[0], contexts[1]), DirectSide::open(contexts[1], contexts[0]));
     let copy = |place: *mut u8, store: bool| {
         let mut byte = 0u8;
         let (local, remote) = (
@@ -138,7 +138,7 @@ fn completion_queue_can_only_be_read() {
 #[test]
 fn send_queue_is_rounded_up_to_least_depth() {
     let contexts = cards("name=fast cards=2 reorder=0 min-depth=40");
-    let (here, there) = (Direct::open(contexts[0], contexts[1]), Direct::open(contexts[1], contexts[0]));
+    let (here, there) = (DirectSide::open(contexts[0], contexts[1]), DirectSide::open(contexts[1], contexts[0]));
     assert_eq!([here.sends.num_entries, there.sends.num_entries], [64; 2]);
     assert_eq!(here.entries.num_entries, 64, "as it was asked for");
 }
@@ -166,7 +166,7 @@ fn part_number_is_that_of_profile() {
 fn senders_wait_for_thread_that_empties_box() {
     let (here, there, piece, remote, key) = connected("name=fast cards=2 reorder=0");
     // SAFETY: `efadv_create_qp_ex` made the pair.
-    let page = &unsafe { Pair::of(there.pair) }.origin.page;
+    let page = &unsafe { SoftQueuePair::of(there.pair) }.origin.page;
     assert!(!page.is_drained());
     page.set_drained();
     let arrival = crate::inbox::Arrival::default();
@@ -174,12 +174,12 @@ fn senders_wait_for_thread_that_empties_box() {
     assert_eq!(here.write(&there, &[(1, piece, remote, key, Some(1))]), 0);
     for _ in 0..5 {
         // On a loaded machine the sender's bound may end the wait.
-        let not_ready = efa_queue::Status::ReceiverNotReady as u32;
+        let not_ready = efa_queue::CompletionStatus::ReceiverNotReady as u32;
         assert!(here.poll_once().iter().all(|(_, status, _)| *status == not_ready));
     }
     assert_eq!(page.take_lost(), 0);
     let contexts = cards("name=fast cards=2");
-    let by_thread = Direct::open(contexts[0], contexts[1]);
+    let by_thread = DirectSide::open(contexts[0], contexts[1]);
     // SAFETY: `efadv_create_qp_ex` made the pair, which is not destroyed.
-    assert!(unsafe { Pair::of(by_thread.side.pair) }.origin.page.is_drained());
+    assert!(unsafe { SoftQueuePair::of(by_thread.side.pair) }.origin.page.is_drained());
 }

@@ -1,16 +1,16 @@
 //! Tests of direct queue access: requests written into the ring, completions read from memory, counters, and misuse.
 
 use super::*;
-use efa_queue::completion::{self, Completion};
+use efa_queue::completion::{self, DecodedCompletion};
 use efa_queue::request::{self, Head, To};
-use efa_queue::{Local, Receive, rules};
+use efa_queue::{Local, ReceivePiece, rules};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 pub const EVERYTHING: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
 
 /// A side whose queues the test writes and reads directly.
-pub struct Direct {
+pub struct DirectSide {
     pub side: Side,
     pub sends: efadv_wq_attr,
     pub receives: efadv_wq_attr,
@@ -36,12 +36,12 @@ pub fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-impl Direct {
-    pub fn open(context: *mut ibv_context, peer: *mut ibv_context) -> Direct {
-        Direct::of(Side::open(context, 7), peer)
+impl DirectSide {
+    pub fn open(context: *mut ibv_context, peer: *mut ibv_context) -> DirectSide {
+        DirectSide::of(Side::open(context, 7), peer)
     }
 
-    pub fn of(mut side: Side, peer: *mut ibv_context) -> Direct {
+    pub fn of(mut side: Side, peer: *mut ibv_context) -> DirectSide {
         side.faces(peer);
         let mut memory = vec![0; 4096];
         let made = side.register(&mut memory, EVERYTHING);
@@ -57,11 +57,11 @@ impl Direct {
             assert_eq!(efadv_query_cq(side.queue.cast(), &mut entries, size_of::<efadv_cq_attr>() as u32), 0);
             let (base, keys) = ((*made).addr.expose_provenance() as u64, ((*made).lkey, (*made).rkey));
             let (posted, received, read) = (0, 0, 0);
-            Direct { side, sends, receives, entries, posted, received, read, handle: ah.ahn, memory, base, keys }
+            DirectSide { side, sends, receives, entries, posted, received, read, handle: ah.ahn, memory, base, keys }
         }
     }
 
-    pub fn head(&self, id: u64, to: &Direct, immediate: Option<u32>) -> Head {
+    pub fn head(&self, id: u64, to: &DirectSide, immediate: Option<u32>) -> Head {
         let to = To { handle: self.handle, pair: to.side.number() as u16, key: to.side.qkey };
         Head { id, phase: rules::send_phase(self.posted, self.sends.num_entries), to, immediate, hints: 0 }
     }
@@ -93,12 +93,12 @@ impl Direct {
         self.ring_at(self.posted);
     }
 
-    pub fn write(&mut self, id: u64, to: &Direct, at: u64, length: u32, immediate: Option<u32>) {
+    pub fn write(&mut self, id: u64, to: &DirectSide, at: u64, length: u32, immediate: Option<u32>) {
         let words = request::write(&self.head(id, to, immediate), self.local(at, length), to.base + at, to.keys.1);
         self.put(&words);
     }
 
-    pub fn receive(&mut self, receive: &Receive) {
+    pub fn receive(&mut self, receive: &ReceivePiece) {
         let slot = rules::slot(self.received, self.receives.num_entries) as usize;
         for (index, word) in receive.words().into_iter().enumerate() {
             // SAFETY: the slot is within the ring.
@@ -110,7 +110,7 @@ impl Direct {
         unsafe { &*self.receives.doorbell.cast::<AtomicU32>() }.store(self.received as u32, Ordering::Release);
     }
 
-    pub fn next(&mut self) -> Option<Completion> {
+    pub fn next(&mut self) -> Option<DecodedCompletion> {
         let slot = rules::slot(self.read, self.entries.num_entries) as usize;
         // SAFETY: the slot is within the queue.
         let place = unsafe { &*self.entries.buffer.add(slot * 32).cast::<[AtomicU64; 4]>() };
@@ -119,21 +119,21 @@ impl Direct {
             return None;
         }
         self.read += 1;
-        Completion::decode(&std::array::from_fn::<_, 4, _>(|word| place[word].load(Ordering::Relaxed)))
+        DecodedCompletion::decode(&std::array::from_fn::<_, 4, _>(|word| place[word].load(Ordering::Relaxed)))
     }
 
     /// Waits for the next completion. Returns its ID and status, and whether it is an arrival.
     pub fn complete(&mut self) -> (u64, u8, bool) {
         match wait("a completion", || self.next()) {
-            Completion::Sent(sent) => (sent.id, sent.status, false),
-            Completion::Arrived(arrived) => (arrived.id.into(), arrived.status, true),
+            DecodedCompletion::Sent(sent) => (sent.id, sent.status, false),
+            DecodedCompletion::Arrived(arrived) => (arrived.id.into(), arrived.status, true),
         }
     }
 }
 
-fn two(description: &str) -> (Direct, Direct) {
+fn two(description: &str) -> (DirectSide, DirectSide) {
     let contexts = cards(&format!("{description} cards=2"));
-    let (here, there) = (Direct::open(contexts[0], contexts[1]), Direct::open(contexts[1], contexts[0]));
+    let (here, there) = (DirectSide::open(contexts[0], contexts[1]), DirectSide::open(contexts[1], contexts[0]));
     (here, there)
 }
 
@@ -185,7 +185,7 @@ fn requests_of_many_laps_are_processed_once() {
         ids.sort_unstable();
         assert_eq!(ids, (0..15).map(|at| lap * 100 + at).collect::<Vec<_>>());
         let arrived = wait("an immediate", || there.next());
-        let Completion::Arrived(arrived) = arrived else { panic!("{arrived:?}") };
+        let DecodedCompletion::Arrived(arrived) = arrived else { panic!("{arrived:?}") };
         assert_eq!((arrived.immediate, arrived.length, arrived.unsolicited), (Some(lap as u32), 1, true));
         assert_eq!((u32::from(arrived.source), u32::from(arrived.pair)), (here.side.number(), there.side.number()));
         assert_eq!(arrived.handle, there.handle);
@@ -222,7 +222,7 @@ fn messages_arrive_in_posted_receives() {
     here.memory[..8].copy_from_slice(b"abcdefgh");
     let at = there.base;
     let key = there.keys.0;
-    there.receive(&Receive::one(77, at + 64, 16, key));
+    there.receive(&ReceivePiece::one(77, at + 64, 16, key));
     // A send of two pieces: their number is in the first word.
     let (first, second) = (here.local(0, 3), here.local(5, 3));
     let mut words = request::send(&here.head(1, &there, Some(5)), first);
@@ -231,20 +231,20 @@ fn messages_arrive_in_posted_receives() {
     here.put(&words);
     here.ring();
     assert_eq!(here.complete(), (1, 0, false));
-    let Completion::Arrived(arrived) = wait("a message", || there.next()) else { panic!("no arrival") };
+    let DecodedCompletion::Arrived(arrived) = wait("a message", || there.next()) else { panic!("no arrival") };
     assert_eq!((arrived.id, arrived.status, arrived.length, arrived.immediate), (77, 0, 6, Some(5)));
     assert_eq!(&there.memory[64..70], b"abcfgh");
     // A key that does not cover the receive completes it with status 5.
-    there.receive(&Receive::one(78, at + 4090, 16, key));
+    there.receive(&ReceivePiece::one(78, at + 4090, 16, key));
     assert_eq!(there.complete(), (78, 5, true));
 }
 
 #[test]
 fn wide_request_carries_inline_data() {
     let contexts = cards("name=fast reorder=0 cards=2 depth=32");
-    let there = Direct::open(contexts[1], contexts[0]);
+    let there = DirectSide::open(contexts[1], contexts[0]);
     let wide = Side::with(contexts[0], 7, EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV | EFADV_QP_FLAGS_INLINE_WRITE);
-    let mut here = Direct::of(wide, contexts[1]);
+    let mut here = DirectSide::of(wide, contexts[1]);
     assert_eq!(here.sends.entry_size, 128);
     let bytes: [u64; 10] = std::array::from_fn(|word| word as u64 + 1);
     let words = request::write_inline_128(&here.head(4, &there, None), bytes, 80, there.base, there.keys.1);
@@ -315,7 +315,7 @@ fn invalid_requests_complete_with_error_status() {
 }
 
 /// Asserts that there is no completion for 2000 polls, long enough for any request in flight in these tests.
-fn nothing_comes(of: &mut Direct) {
+fn nothing_comes(of: &mut DirectSide) {
     for _ in 0..2000 {
         assert_eq!(of.next(), None);
         std::thread::yield_now();
@@ -347,7 +347,7 @@ fn lost_completion_dead_and_full_device_are_simulated() {
 #[test]
 fn dead_device_drops_requests_of_all_its_queues() {
     let contexts = cards("name=fast reorder=0 dead=2 cards=2");
-    let open = |here: usize, there: usize| Direct::open(contexts[here], contexts[there]);
+    let open = |here: usize, there: usize| DirectSide::open(contexts[here], contexts[there]);
     let [mut here, mut other, mut there] = [open(0, 1), open(0, 1), open(1, 0)];
     for id in 0..2 {
         here.write(id, &there, id, 1, None);
@@ -366,7 +366,7 @@ fn dead_device_drops_requests_of_all_its_queues() {
 
 #[test]
 fn misused_queue_pair_enters_error_state() {
-    type Misuse = fn(&mut Direct, &Direct);
+    type Misuse = fn(&mut DirectSide, &DirectSide);
     let cases: [(&str, &str, Misuse, u64); 5] = [
         ("a doorbell that goes back", "", |here, _| here.ring_at(1), 0),
         (
@@ -467,7 +467,7 @@ fn counters_count_per_side_and_wrap() {
         counters.push(counter(pair, IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE, None));
         counters.push(counter(pair, IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ, None));
     });
-    let (mut here, there) = (Direct::of(here, contexts[1]), Direct::of(there, contexts[0]));
+    let (mut here, there) = (DirectSide::of(here, contexts[1]), DirectSide::of(there, contexts[0]));
     for id in 0..5 {
         here.write(id, &there, id, 1, None);
     }

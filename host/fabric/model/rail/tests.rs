@@ -3,10 +3,10 @@
 use super::*;
 use crate::model::Profile;
 use crate::null::NullRail;
-use crate::testing::faulty::{Faults, FaultyRail};
+use crate::testing::faulty::{FaultyRail, RailFaults};
 use std::time::{Duration, Instant};
 
-type Opened = (Model, ModelRail<NullRail>, Rc<<NullRail as Rail>::Region>, RemoteRegion);
+type Opened = (ModelledNics, ModelRail<NullRail>, Rc<<NullRail as Rail>::Region>, RemoteRegion);
 
 /// Creates a card of p5 with space for `depth` writes.
 fn card(depth: f64) -> Opened {
@@ -16,11 +16,11 @@ fn card(depth: f64) -> Opened {
 }
 
 fn opened(profile: Profile) -> Opened {
-    let model = Model::new("p5", profile, 1, 3);
+    let model = ModelledNics::new("p5", profile, 1, 3);
     let mut rail = model.rails(0, [NullRail::new()]).remove(0);
     rail.insert_peers(&[Vec::new()]).expect("a peer");
     // SAFETY: a null rail does not access the memory.
-    let region = unsafe { rail.register(Memory { address: 0, bytes: 1 << 30, cuda_device: None }, Access::ALL) }
+    let region = unsafe { rail.register(MemoryRange { address: 0, bytes: 1 << 30, cuda_device: None }, Access::ALL) }
         .expect("a region");
     let remote = rail.remote(&region);
     (model, rail, region, remote)
@@ -96,14 +96,14 @@ fn bytes_are_moved_below_or_not_at_all() {
 
 #[test]
 fn bytes_later_than_model_are_counted() {
-    let model = Model::new("p5", Profile::named("p5").expect("known"), 1, 3);
+    let model = ModelledNics::new("p5", Profile::named("p5").expect("known"), 1, 3);
     // The number of polls exceeds those that fit in a round trip.
-    let late = FaultyRail::new(NullRail::new(), Faults { delay_polls: 100_000, ..Faults::default() });
+    let late = FaultyRail::new(NullRail::new(), RailFaults { delay_polls: 100_000, ..RailFaults::default() });
     let mut rail = model.rails(0, [late]).remove(0);
     rail.insert_peers(&[Vec::new()]).expect("a peer");
     // SAFETY: a null rail does not access the memory.
-    let region =
-        unsafe { rail.register(Memory { address: 0, bytes: 64, cuda_device: None }, Access::ALL) }.expect("a region");
+    let region = unsafe { rail.register(MemoryRange { address: 0, bytes: 64, cuda_device: None }, Access::ALL) }
+        .expect("a region");
     let transfer = Transfer::new(0, (0, rail.remote(&region), 0), 64, 5);
     assert_eq!(model.behind(), [Duration::ZERO]);
     // SAFETY: a null rail does not access the memory.
@@ -119,7 +119,7 @@ fn bytes_later_than_model_are_counted() {
 
 #[test]
 fn debt_is_forgiven_only_when_all_rails_idle() {
-    let model = Model::new("p5", Profile::named("p5").expect("known"), 4, 3);
+    let model = ModelledNics::new("p5", Profile::named("p5").expect("known"), 4, 3);
     let mut rails = model.rails(0, (0..4).map(|_| NullRail::new()));
     let poster = rails[0].poster.clone();
     let mut poll = |rail: usize| {

@@ -1,7 +1,7 @@
 //! Rails of several ranks in one test, with limited completion queues. As over EFA, an entry arrives whether or not its
 //! owner polls, transfers arrive in any order, and a queue that overflows is lost.
 
-use crate::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake};
+use crate::{Access, Completion, FabricError, MemoryRange, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -105,7 +105,7 @@ impl Rail for QueueRail {
     fn remove_peer(&mut self, _: usize) -> Result<(), FabricError> {
         Err(self.has_none("peers by address"))
     }
-    unsafe fn register(&mut self, memory: Memory, _: Access) -> Result<u64, FabricError> {
+    unsafe fn register(&mut self, memory: MemoryRange, _: Access) -> Result<u64, FabricError> {
         Ok(memory.bytes as u64)
     }
     fn remote(&self, region: &u64) -> RemoteRegion {

@@ -124,7 +124,7 @@ fn message_errors_are_named() {
             poll(&mut pair[0]);
             poll(&mut pair[1]);
         }
-        pair[0] = node(&Spec::default(), 7, 64);
+        pair[0] = node(&WorstSpec::default(), 7, 64);
     });
     assert!(text.contains("receive (ticket 4)") && text.contains("closed in the middle"), "{text}");
     let mut pair = nodes::<2>("worst:again=0", 64);
@@ -136,7 +136,7 @@ fn message_errors_are_named() {
         assert!(pair[0].rail.receive(&pair[0].region, &beyond).is_err());
     }
     // Opens a rail without messages.
-    let mut silent = WorstRail::open(&Spec::default(), Who::default(), false).unwrap();
+    let mut silent = WorstRail::open(&WorstSpec::default(), Who::default(), false).unwrap();
     silent.insert_peers(&[pair[1].rail.address().unwrap()]).unwrap();
     // SAFETY: the send is refused.
     assert!(unsafe { silent.send(&pair[0].region, 0, &Message { offset: 0, bytes: 8, token: 0 }) }.is_err());

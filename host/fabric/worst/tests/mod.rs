@@ -9,7 +9,7 @@ mod watch;
 
 use super::*;
 use crate::Message;
-use ginlab_cuda::{Buffer, Device, Place};
+use ginlab_cuda::{Buffer, Device, MemoryLocation};
 
 /// Number of polls after which a test fails. It is many times the longest delay.
 const PATIENCE: usize = 10_000_000;
@@ -20,10 +20,10 @@ struct Node {
     memory: Buffer,
 }
 
-fn node(spec: &Spec, rank: u32, bytes: usize) -> Node {
-    let memory = Device::Emulated.allocate(Place::File, bytes).unwrap();
+fn node(spec: &WorstSpec, rank: u32, bytes: usize) -> Node {
+    let memory = Device::Emulated.allocate(MemoryLocation::File, bytes).unwrap();
     let mut rail = WorstRail::open(spec, Who { rank, ..Who::default() }, true).unwrap();
-    let registered = Memory { address: memory.address(), bytes, cuda_device: None };
+    let registered = MemoryRange { address: memory.address(), bytes, cuda_device: None };
     // SAFETY: the memory outlives the region. The order of fields does not matter, because rails access nothing once a
     // test ends.
     let region = unsafe { rail.register(registered, Access::ALL) }.unwrap();
@@ -45,10 +45,10 @@ fn connected<const COUNT: usize>(mut all: [Node; COUNT]) -> [Node; COUNT] {
 /// The poison byte identifies the run's seed.
 #[test]
 fn each_seed_has_rubbish_of_its_own() {
-    let of = |seed| node(&Spec { seed, ..Spec::default() }, 0, 64).rail.poison();
+    let of = |seed| node(&WorstSpec { seed, ..WorstSpec::default() }, 0, 64).rail.poison();
     let all: std::collections::BTreeSet<_> = (0..32).map(of).collect();
     assert!(all.len() == 32 && !all.contains(&None) && !all.contains(&Some(0)));
-    assert_eq!(node(&Spec { poison: false, ..Spec::default() }, 0, 64).rail.poison(), None);
+    assert_eq!(node(&WorstSpec { poison: false, ..WorstSpec::default() }, 0, 64).rail.poison(), None);
 }
 
 fn put(to: &Node, peer: usize, from: u64, at: u64, bytes: u64, token: u64) -> Transfer {

@@ -1,10 +1,10 @@
 //! Runs a grid of the emulated device over the software NIC in this process, and collects results of both.
 
 use efa_queue::request::To;
-use ginlab_cuda::{Buffer, Device, DeviceError, Place};
-use ginlab_gin::direct::{CardOptions, Found, QueueMemory, QueueOptions, QueueTable, Regions, SoftNic};
+use ginlab_cuda::{Buffer, Device, DeviceError, MemoryLocation};
+use ginlab_gin::direct::{CardOptions, QueueMemory, QueueObservations, QueueOptions, QueueTable, Regions, SoftNic};
 use kernels::block::BlockResult;
-use kernels::direct::Failure;
+use kernels::direct::QueueFailure;
 use kernels::direct_put::{DIRECT_PUT, DirectPutArgs, slot_seed};
 use kernels::ring::Status;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ const DESTINATION: u32 = 0x89ab_cdef;
 
 /// Parameters of a run.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub struct QueueRunConfig {
     pub grid: u32,
     pub block: u32,
     pub iterations: u32,
@@ -28,27 +28,27 @@ pub struct Case {
     pub options: QueueOptions,
 }
 
-impl Default for Case {
+impl Default for QueueRunConfig {
     fn default() -> Self {
         let options =
             QueueOptions { depth: 16, completions: 32, max_batch: 5, timeout: PATIENCE, ..QueueOptions::default() };
-        Case { grid: 3, block: 40, iterations: 5, quiet_every: 0, bytes: 21, queues: 2, back_at: 0, options }
+        QueueRunConfig { grid: 3, block: 40, iterations: 5, quiet_every: 0, bytes: 21, queues: 2, back_at: 0, options }
     }
 }
 
 /// Results of a run.
 #[derive(Debug)]
-pub struct Ran {
+pub struct QueueRunResult {
     /// Status of each block.
     pub stops: Vec<Status>,
     /// First error of each queue.
-    pub failures: Vec<Option<Failure>>,
-    pub found: Vec<Found>,
+    pub failures: Vec<Option<QueueFailure>>,
+    pub found: Vec<QueueObservations>,
     /// Number of puts whose bytes are not at the destination.
     pub missing: usize,
 }
 
-impl Ran {
+impl QueueRunResult {
     /// Returns whether every put completed and all bytes arrived.
     pub fn is_whole(&self) -> bool {
         let ended = self.stops.iter().all(|stop| stop.0 == 0) && self.failures.iter().all(Option::is_none);
@@ -57,17 +57,21 @@ impl Ran {
 }
 
 /// Runs `case` over a NIC with these options. This function sets the regions.
-pub fn run(case: &Case, card: CardOptions) -> Ran {
+pub fn run(case: &QueueRunConfig, card: CardOptions) -> QueueRunResult {
     run_with(case, card, |_, _| ())
 }
 
 /// Like [`run`], but calls `meanwhile` once the grid is running.
-pub fn run_with(case: &Case, mut card: CardOptions, meanwhile: impl FnOnce(&[QueueMemory], DirectPutArgs)) -> Ran {
+pub fn run_with(
+    case: &QueueRunConfig,
+    mut card: CardOptions,
+    meanwhile: impl FnOnce(&[QueueMemory], DirectPutArgs),
+) -> QueueRunResult {
     let device = Device::Emulated;
     let stride = case.bytes.next_multiple_of(8);
     let slots = u64::from(case.grid * case.block * case.iterations);
     let bytes = slots * u64::from(stride);
-    let memory = |_| device.allocate(Place::Host, bytes as usize);
+    let memory = |_| device.allocate(MemoryLocation::Host, bytes as usize);
     let [source, destination]: [Buffer; 2] = [0, 1].map(memory).map(|buffer| buffer.expect("memory"));
     let region = |buffer: &Buffer| (buffer.address(), bytes);
     card.regions = Some(Regions(BTreeMap::from([(SOURCE, region(&source)), (DESTINATION, region(&destination))])));
@@ -75,7 +79,8 @@ pub fn run_with(case: &Case, mut card: CardOptions, meanwhile: impl FnOnce(&[Que
     let queue = |_| QueueMemory::new(&device, case.options);
     let queues = (0..case.queues).map(queue).collect::<Result<Vec<_>, _>>().expect("queues");
     let table = QueueTable::new(&device, &queues).expect("a table");
-    let results = device.allocate(Place::Device, case.grid as usize * size_of::<BlockResult>()).expect("results");
+    let results =
+        device.allocate(MemoryLocation::Device, case.grid as usize * size_of::<BlockResult>()).expect("results");
     let args = DirectPutArgs {
         queues: table.pointer(),
         queue_count: case.queues,
@@ -114,5 +119,5 @@ pub fn run_with(case: &Case, mut card: CardOptions, meanwhile: impl FnOnce(&[Que
         (0..u64::from(case.bytes)).all(|byte| all[(offset + byte) as usize] == payload_pattern::byte(seed, byte))
     };
     let missing = (0..slots).filter(|slot| !is_there(slot)).count();
-    Ran { stops, failures, found, missing }
+    QueueRunResult { stops, failures, found, missing }
 }

@@ -1,99 +1,103 @@
 //! Tests of faults at a queue: each aborts every wait and is reported by name.
 
-use crate::common::{Case, Ran, run, run_with};
+use crate::common::{QueueRunConfig, QueueRunResult, run, run_with};
 use cuda_std::memory::{store_mmio_relaxed_sys_u32, store_mmio_relaxed_sys_u64};
 use efa_queue::request::To;
-use efa_queue::{Local, Operation, Status as CardStatus};
+use efa_queue::{CompletionStatus, EfaOperation, Local};
 use ginlab_cuda::Device;
-use ginlab_gin::direct::{CardOptions, Faults, Order, QueueMemory, QueueOptions, SoftNic};
-use kernels::direct::{Failure, Transfer};
+use ginlab_gin::direct::{CardOptions, CompletionOrder, QueueFaults, QueueMemory, QueueOptions, SoftNic};
+use kernels::direct::{NicTransfer, QueueFailure};
 use kernels::ring::Status;
 use std::time::Duration;
 
 /// A case with one queue, so that the fault affects every block, and with puts of each thread after the failing one.
-fn one_queue() -> Case {
-    Case { queues: 1, grid: 2, block: 33, iterations: 3, ..Case::default() }
+fn one_queue() -> QueueRunConfig {
+    QueueRunConfig { queues: 1, grid: 2, block: 33, iterations: 3, ..QueueRunConfig::default() }
 }
 
-fn with(faults: Faults) -> CardOptions {
+fn with(faults: QueueFaults) -> CardOptions {
     CardOptions { faults, ..CardOptions::default() }
 }
 
 /// Checks that all blocks of the grid ended with `status`. Returns the failure of the queue.
-fn ended(ran: &Ran, status: Status) -> Failure {
+fn ended(ran: &QueueRunResult, status: Status) -> QueueFailure {
     assert!(ran.stops.iter().all(|stop| *stop == status), "{ran:?}");
     ran.failures[0].expect("a failure")
 }
 
 #[test]
 fn every_device_status_is_reported_with_request() {
-    for (at, status) in CardStatus::ALL.into_iter().enumerate().skip(1) {
+    for (at, status) in CompletionStatus::ALL.into_iter().enumerate().skip(1) {
         let at = 50 + at as u64;
-        let ran = run(&one_queue(), with(Faults { fail: vec![(at, status as u8)], ..Faults::default() }));
+        let ran = run(&one_queue(), with(QueueFaults { fail: vec![(at, status as u8)], ..QueueFaults::default() }));
         let failure = ended(&ran, Status::FABRIC);
         assert_eq!((failure.card(), failure.number()), (Some(status), at));
         let text = failure.to_string();
         assert!(text.starts_with(&format!("request {at}: {} ({})", status.name(), status as u8)), "{text}");
     }
-    let ran = run(&one_queue(), with(Faults { fail: vec![(7, 31)], ..Faults::default() }));
+    let ran = run(&one_queue(), with(QueueFaults { fail: vec![(7, 31)], ..QueueFaults::default() }));
     assert_eq!(ended(&ran, Status::FABRIC).to_string(), "request 7: unknown status 31");
 }
 
 #[test]
 fn counter_wait_reports_completion_status() {
-    let options = QueueOptions { by_counter: true, timeout: Duration::from_secs(20), ..Case::default().options };
-    let case = Case { options, grid: 1, iterations: 1, ..one_queue() };
-    let ran = run(&case, with(Faults { fail: vec![(20, 15)], ..Faults::default() }));
+    let options =
+        QueueOptions { by_counter: true, timeout: Duration::from_secs(20), ..QueueRunConfig::default().options };
+    let case = QueueRunConfig { options, grid: 1, iterations: 1, ..one_queue() };
+    let ran = run(&case, with(QueueFaults { fail: vec![(20, 15)], ..QueueFaults::default() }));
     let failure = ended(&ran, Status::FABRIC);
-    assert_eq!((failure.card(), failure.number()), (Some(CardStatus::Unreachable), 20));
+    assert_eq!((failure.card(), failure.number()), (Some(CompletionStatus::Unreachable), 20));
 }
 
 #[test]
 fn incomplete_request_is_reported_at_deadline() {
-    let options = QueueOptions { timeout: Duration::from_millis(50), ..Case::default().options };
-    let case = Case { options, ..one_queue() };
-    let ran = run(&case, with(Faults { lose: vec![18], ..Faults::default() }));
+    let options = QueueOptions { timeout: Duration::from_millis(50), ..QueueRunConfig::default().options };
+    let case = QueueRunConfig { options, ..one_queue() };
+    let ran = run(&case, with(QueueFaults { lose: vec![18], ..QueueFaults::default() }));
     let failure = ended(&ran, Status::DEADLINE);
-    assert_eq!((failure.code(), failure.number()), (Failure::DEADLINE, 18), "{failure}");
-    let ran = run(&case, with(Faults { dead: Some(3), ..Faults::default() }));
+    assert_eq!((failure.code(), failure.number()), (QueueFailure::DEADLINE, 18), "{failure}");
+    let ran = run(&case, with(QueueFaults { dead: Some(3), ..QueueFaults::default() }));
     let failure = ended(&ran, Status::DEADLINE);
-    assert_eq!((failure.code(), failure.number()), (Failure::DEADLINE, 3), "{failure}");
+    assert_eq!((failure.code(), failure.number()), (QueueFailure::DEADLINE, 3), "{failure}");
     assert!(ran.found[0].wrong.as_ref().is_some_and(|wrong| wrong.contains("dead from request 3")), "{ran:?}");
 }
 
 #[test]
 fn duplicate_completion_is_reported() {
-    for order in [Order::Posted, Order::Any(3, 4)] {
-        let card = CardOptions { order, ..with(Faults { twice: vec![11], ..Faults::default() }) };
+    for order in [CompletionOrder::Posted, CompletionOrder::Any(3, 4)] {
+        let card = CardOptions { order, ..with(QueueFaults { twice: vec![11], ..QueueFaults::default() }) };
         let failure = ended(&run(&one_queue(), card), Status::FABRIC);
-        assert_eq!((failure.code(), failure.number()), (Failure::COMPLETION, 11), "{failure}");
+        assert_eq!((failure.code(), failure.number()), (QueueFailure::COMPLETION, 11), "{failure}");
     }
 }
 
 #[test]
 fn completion_queue_overrun_is_reported() {
-    let options = QueueOptions { timeout: Duration::from_millis(50), ..Case::default().options };
-    let ran = run(&Case { options, ..one_queue() }, with(Faults { overrun: Some(20), ..Faults::default() }));
+    let options = QueueOptions { timeout: Duration::from_millis(50), ..QueueRunConfig::default().options };
+    let ran = run(
+        &QueueRunConfig { options, ..one_queue() },
+        with(QueueFaults { overrun: Some(20), ..QueueFaults::default() }),
+    );
     let failure = ended(&ran, Status::FABRIC);
     // This is the oldest request whose completion is found; earlier completions may be overwritten by then.
-    assert!(failure.code() == Failure::OVERRUN && failure.number() >= 20, "{failure}");
+    assert!(failure.code() == QueueFailure::OVERRUN && failure.number() >= 20, "{failure}");
 }
 
 #[test]
 fn backward_doorbell_stops_kernel() {
     // A doorbell that is overwritten before the NIC polls it is not observed, and requests that complete before the NIC
     // observes it succeed.
-    let seen = |ran: &Ran| ran.found[0].wrong.is_some() && ran.stops.contains(&Status::FABRIC);
-    let ran = (0..200).map(|_| run(&Case { back_at: 9, ..one_queue() }, CardOptions::default())).find(seen);
+    let seen = |ran: &QueueRunResult| ran.found[0].wrong.is_some() && ran.stops.contains(&Status::FABRIC);
+    let ran = (0..200).map(|_| run(&QueueRunConfig { back_at: 9, ..one_queue() }, CardOptions::default())).find(seen);
     let ran = ran.expect("a doorbell that the card has seen go back, in 200 runs");
     assert!(ran.stops.iter().all(|stop| [Status(0), Status::FABRIC].contains(stop)), "{ran:?}");
-    assert_eq!(ran.failures[0].expect("a failure").card(), Some(CardStatus::QueuePair));
+    assert_eq!(ran.failures[0].expect("a failure").card(), Some(CompletionStatus::QueuePair));
     assert!(ran.found[0].wrong.as_ref().is_some_and(|wrong| wrong.contains("moved back by")), "{ran:?}");
 }
 
 #[test]
 fn host_aborts_waits() {
-    let ran = run_with(&one_queue(), with(Faults { dead: Some(0), ..Faults::default() }), |queues, _| {
+    let ran = run_with(&one_queue(), with(QueueFaults { dead: Some(0), ..QueueFaults::default() }), |queues, _| {
         queues[0].abort(Status::ENDED.0).expect("the word");
     });
     assert_eq!(ended(&ran, Status::ENDED).to_string(), "aborted by the host");
@@ -102,11 +106,12 @@ fn host_aborts_waits() {
 /// Acts before the kernel runs as no kernel of ginlab does: writes the first word of a slot and a doorbell. Returns the
 /// reason why the NIC refuses the queue.
 fn refused(bell: u32, written: Option<u64>) -> String {
-    let options = QueueOptions { depth: 32, completions: 32, max_batch: 4, counter: 6, ..Case::default().options };
+    let options =
+        QueueOptions { depth: 32, completions: 32, max_batch: 4, counter: 6, ..QueueRunConfig::default().options };
     let queue = QueueMemory::new(&Device::Emulated, options).expect("a queue");
     let mut seen = queue.queue();
-    let transfer = Transfer {
-        operation: Operation::Write,
+    let transfer = NicTransfer {
+        operation: EfaOperation::Write,
         to: To::default(),
         local: Local::default(),
         address: 0,
@@ -125,7 +130,7 @@ fn refused(bell: u32, written: Option<u64>) -> String {
     // SAFETY: there are no regions.
     let card = unsafe { SoftNic::start(vec![queue], card) }.expect("a card");
     let failure = seen.wait(9).expect_err("the queue pair is in error");
-    assert_eq!(failure.card(), Some(CardStatus::QueuePair));
+    assert_eq!(failure.card(), Some(CompletionStatus::QueuePair));
     card.finish().expect("the card")[0].wrong.clone().expect("why")
 }
 
@@ -142,7 +147,7 @@ fn rejected_requests_end_queue() {
 
 #[test]
 fn invalid_queue_options_are_rejected() {
-    let good = Case::default().options;
+    let good = QueueRunConfig::default().options;
     for (options, text) in [
         (QueueOptions { depth: 3, ..good }, "invalid queue depth 3:"),
         (QueueOptions { depth: 1 << 16, ..good }, "invalid queue depth 65536:"),

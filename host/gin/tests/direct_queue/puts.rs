@@ -1,28 +1,29 @@
 //! Tests of puts by a kernel that drives the queues: every byte arrives, in any order of completions.
 
-use crate::common::{Case, run};
-use ginlab_gin::direct::{CardOptions, Order, QueueOptions};
+use crate::common::{QueueRunConfig, run};
+use ginlab_gin::direct::{CardOptions, CompletionOrder, QueueOptions};
 use proptest::prelude::*;
 
 #[test]
 fn every_put_arrives_where_requests_end_at_once() {
-    let ran = run(&Case::default(), CardOptions::default());
+    let ran = run(&QueueRunConfig::default(), CardOptions::default());
     assert!(ran.is_whole(), "{ran:?}");
     assert_eq!(ran.found.iter().map(|found| found.requests).sum::<u64>(), 3 * 40 * 5);
 }
 
 #[test]
 fn two_slot_queue_wraps_with_single_requests() {
-    let options = QueueOptions { depth: 2, completions: 2, max_batch: 1, ..Case::default().options };
-    let ran = run(&Case { options, grid: 2, iterations: 3, ..Case::default() }, CardOptions::default());
+    let options = QueueOptions { depth: 2, completions: 2, max_batch: 1, ..QueueRunConfig::default().options };
+    let ran =
+        run(&QueueRunConfig { options, grid: 2, iterations: 3, ..QueueRunConfig::default() }, CardOptions::default());
     assert!(ran.is_whole(), "{ran:?}");
 }
 
 #[test]
 fn counter_wraps_at_maximum() {
     // The requests of the launch straddle the overflow of 31 bits.
-    let options = QueueOptions { by_counter: true, counter: (1 << 31) - 50, ..Case::default().options };
-    let ran = run(&Case { options, grid: 2, ..Case::default() }, CardOptions::default());
+    let options = QueueOptions { by_counter: true, counter: (1 << 31) - 50, ..QueueRunConfig::default().options };
+    let ran = run(&QueueRunConfig { options, grid: 2, ..QueueRunConfig::default() }, CardOptions::default());
     assert!(ran.is_whole(), "{ran:?}");
 }
 
@@ -30,8 +31,8 @@ fn counter_wraps_at_maximum() {
 fn request_ids_wrap_in_any_lap() {
     // The memory of completions is zero at first, which is the phase of every second lap.
     for counter in [3, 64, 100, 65_500, (1 << 31) - 50] {
-        let options = QueueOptions { depth: 64, completions: 64, counter, ..Case::default().options };
-        let ran = run(&Case { options, grid: 2, ..Case::default() }, CardOptions::default());
+        let options = QueueOptions { depth: 64, completions: 64, counter, ..QueueRunConfig::default().options };
+        let ran = run(&QueueRunConfig { options, grid: 2, ..QueueRunConfig::default() }, CardOptions::default());
         assert!(ran.is_whole(), "{counter}: {ran:?}");
     }
 }
@@ -53,13 +54,13 @@ proptest! {
             by_counter,
             // IDs wrap around at 16 bits.
             counter: 65_530,
-            ..Case::default().options
+            ..QueueRunConfig::default().options
         };
         // A block that waits for counters needs its own queue.
         let queues = if by_counter { grid } else { queues };
         let quiet_every = if by_counter { 0 } else { quiet_every };
-        let case = Case { grid, block, queues, quiet_every, iterations: 4, options, ..Case::default() };
-        let ran = run(&case, CardOptions { threads: 2, order: Order::Any(seed, held), ..CardOptions::default() });
+        let case = QueueRunConfig { grid, block, queues, quiet_every, iterations: 4, options, ..QueueRunConfig::default() };
+        let ran = run(&case, CardOptions { threads: 2, order: CompletionOrder::Any(seed, held), ..CardOptions::default() });
         prop_assert!(ran.is_whole(), "{:?}", ran);
     }
 }

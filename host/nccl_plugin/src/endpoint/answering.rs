@@ -6,17 +6,17 @@
 
 use super::Endpoint;
 use super::incoming::Arrival;
-use crate::coll::Region;
-use crate::copies::Queue;
-use crate::operation::{Operation, Request, Source, What};
+use crate::coll::PluginRegion;
+use crate::copies::CopyDirection;
+use crate::operation::{Request, Source, SubmittedOperation, What};
 use ginlab_fabric::Rail;
 
 impl<R: Rail> Endpoint<R> {
     /// Answers a get, immediately or after the bytes that arrived before it are in memory. `region` is `None` for a get
     /// of no bytes.
-    pub(super) fn asked(&mut self, arrival: Arrival, region: Option<Region>) -> Result<(), String> {
+    pub(super) fn asked(&mut self, arrival: Arrival, region: Option<PluginRegion>) -> Result<(), String> {
         let is_late = region.is_some_and(|region| region.cuda)
-            && (self.inc.copied || self.copies.passed(Queue::In)? < self.inc.last_mark);
+            && (self.inc.copied || self.copies.passed(CopyDirection::In)? < self.inc.last_mark);
         if is_late {
             let mark = self.mark_in()?;
             self.inc.asked.push_back((mark, arrival));
@@ -26,13 +26,13 @@ impl<R: Rail> Endpoint<R> {
         Ok(())
     }
 
-    fn answer(&mut self, arrival: &Arrival, region: Option<Region>) {
+    fn answer(&mut self, arrival: &Arrival, region: Option<PluginRegion>) {
         let header = &arrival.header;
         let from = region.map_or(Source { address: 0, cuda: false }, |region| Source {
             address: region.address + header.at.offset,
             cuda: region.cuda,
         });
-        self.enqueue(Operation {
+        self.enqueue(SubmittedOperation {
             what: What::Answer { from, bytes: header.total, to: header.then, get: header.get },
             peer: arrival.from,
             context: header.context,
@@ -48,7 +48,7 @@ impl<R: Rail> Endpoint<R> {
         if self.inc.asked.is_empty() {
             return Ok(());
         }
-        let passed = self.copies.passed(Queue::In)?;
+        let passed = self.copies.passed(CopyDirection::In)?;
         while self.inc.asked.front().is_some_and(|(mark, _)| *mark <= passed)
             && let Some((_, arrival)) = self.inc.asked.pop_front()
         {

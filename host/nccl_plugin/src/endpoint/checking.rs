@@ -6,7 +6,7 @@
 
 use super::Endpoint;
 use super::outgoing::{Part, Watched};
-use crate::copies::Queue;
+use crate::copies::CopyDirection;
 use crate::wire::HEADER;
 use ginlab_fabric::Rail;
 use std::collections::VecDeque;
@@ -46,7 +46,7 @@ impl<R: Rail> Endpoint<R> {
         // free.
         unsafe { self.copies.take_out(body as u64, source.address, bytes, false) }
             .map_err(|why| format!("cannot reread {bytes} B: {why}"))?;
-        let mark = self.copies.mark(Queue::Out)?;
+        let mark = self.copies.mark(CopyDirection::Out)?;
         self.checking.0.push_back((mark, part));
         Ok(None)
     }
@@ -56,7 +56,7 @@ impl<R: Rail> Endpoint<R> {
         if self.checking.is_quiet() {
             return Ok(false);
         }
-        let passed = self.copies.passed(Queue::Out)?;
+        let passed = self.copies.passed(CopyDirection::Out)?;
         let mut moved = false;
         while self.checking.0.front().is_some_and(|(mark, _)| *mark <= passed)
             && let Some((_, part)) = self.checking.0.pop_front()

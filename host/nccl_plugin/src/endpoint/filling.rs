@@ -2,24 +2,24 @@
 
 use super::Endpoint;
 use super::outgoing::Watched;
-use super::outgoing::{Outgoing, Part, Peer, Sending, Wanted};
-use crate::copies::Queue;
-use crate::counts::Entry;
-use crate::operation::{Place, Source, What};
-use crate::wire::{HEADER, Header, Kind};
+use super::outgoing::{Outgoing, Part, Peer, PendingGet, Sending};
+use crate::copies::CopyDirection;
+use crate::counts::TraceEntry;
+use crate::operation::{RemoteLocation, Source, What};
+use crate::wire::{HEADER, SlotHeader, SlotKind};
 use ginlab_fabric::Rail;
 
 /// Header of a put without bytes.
-const EMPTY: Header = Header {
-    kind: Kind::Put,
+const EMPTY: SlotHeader = SlotHeader {
+    kind: SlotKind::Put,
     signals: false,
     context: 0,
     bytes: 0,
     number: 0,
     turn: 0,
     parts: 0,
-    at: Place { region: 0, offset: 0 },
-    then: Place { region: 0, offset: 0 },
+    at: RemoteLocation { region: 0, offset: 0 },
+    then: RemoteLocation { region: 0, offset: 0 },
     add: 0,
     total: 0,
     get: 0,
@@ -41,12 +41,22 @@ impl<R: Rail> Endpoint<R> {
         let start = u64::from(*next) * room;
         let (behind, among) = complete.summary();
         let (number, context, at_ns) = (*number, operation.context, operation.at_ns);
-        let mut header = Header { context, number, turn: *turn, parts: *parts, at_ns, behind, among, ..EMPTY };
+        let mut header = SlotHeader { context, number, turn: *turn, parts: *parts, at_ns, behind, among, ..EMPTY };
         *next += 1;
         let last = *next == *parts;
         let mut note = (traces && last).then(|| {
             let (asked_ns, done_ns) = (at_ns, 0);
-            Box::new(Entry { kind: "put", peer, number, context, bytes: 0, asked_ns, done_ns, signal: None, add: 0 })
+            Box::new(TraceEntry {
+                kind: "put",
+                peer,
+                number,
+                context,
+                bytes: 0,
+                asked_ns,
+                done_ns,
+                signal: None,
+                add: 0,
+            })
         });
         let mut source: Option<Source> = None;
         let carried = operation.carried.is_some();
@@ -55,7 +65,7 @@ impl<R: Rail> Endpoint<R> {
             What::Put { from, bytes, to, signal } => {
                 let length = room.min(bytes - start.min(bytes));
                 (header.bytes, header.total) = (length as u32, bytes);
-                header.at = Place { region: to.region, offset: to.offset + start };
+                header.at = RemoteLocation { region: to.region, offset: to.offset + start };
                 if let Some(signal) = signal {
                     header.signals = true;
                     (header.then, header.add) = (signal.at, signal.add);
@@ -69,20 +79,20 @@ impl<R: Rail> Endpoint<R> {
             }
             What::Answer { from, bytes, to, get } => {
                 let length = room.min(bytes - start.min(bytes));
-                (header.kind, header.bytes, header.total, header.get) = (Kind::Answer, length as u32, bytes, get);
-                header.at = Place { region: to.region, offset: to.offset + start };
+                (header.kind, header.bytes, header.total, header.get) = (SlotKind::Answer, length as u32, bytes, get);
+                header.at = RemoteLocation { region: to.region, offset: to.offset + start };
                 source = Some(Source { address: from.address + start, ..from });
                 (request, note) = (None, None);
             }
             What::Get { from, bytes, to } => {
                 *last_get += 1;
-                (header.kind, header.total, header.get) = (Kind::Get, bytes, *last_get);
+                (header.kind, header.total, header.get) = (SlotKind::Get, bytes, *last_get);
                 (header.at, header.then) = (from, to);
                 if let Some(note) = &mut note {
                     (note.kind, note.bytes) = ("get", bytes);
                 }
                 // A get is complete when its answer has arrived.
-                let wanted = Wanted { request: operation.request.clone(), left: bytes, note: note.take(), peer };
+                let wanted = PendingGet { request: operation.request.clone(), left: bytes, note: note.take(), peer };
                 gets.insert(*last_get, wanted);
                 request = None;
             }
@@ -95,7 +105,7 @@ impl<R: Rail> Endpoint<R> {
         // Bytes that the request carries are not in NCCL's memory, and the source of an answer may change.
         let watched = source
             .filter(|_| {
-                self.watches && header.bytes > 0 && header.kind == Kind::Put && !carried && peer != self.coll.rank
+                self.watches && header.bytes > 0 && header.kind == SlotKind::Put && !carried && peer != self.coll.rank
             })
             .map(|source| Watched { source, sum: 0 });
         let part = Part { peer, slot, bytes: HEADER + header.bytes as usize, ends, request, note, watched };
@@ -123,7 +133,7 @@ impl<R: Rail> Endpoint<R> {
                 // SAFETY: the caller guarantees source and body.
                 unsafe { self.copies.take_out(body as u64, source.address, bytes, false) }
                     .map_err(|why| format!("reading {bytes} B for rank {}: {why}", part.peer))?;
-                let mark = self.copies.mark(Queue::Out)?;
+                let mark = self.copies.mark(CopyDirection::Out)?;
                 self.out.copying.push_back((mark, part));
             }
             Some(source) if bytes > 0 => {

@@ -3,11 +3,11 @@
 use super::Endpoint;
 use super::order::Order;
 use super::signals::Counted;
-use crate::coll::Region;
-use crate::copies::Queue;
-use crate::counts::Entry;
+use crate::coll::PluginRegion;
+use crate::copies::CopyDirection;
+use crate::counts::TraceEntry;
 use crate::process::{locked, now_ns};
-use crate::wire::{HEADER, Header, Kind, Layout};
+use crate::wire::{HEADER, SlotHeader, SlotKind, ZoneLayout};
 use cuda_std::memory::load_acquire_host_u64;
 use ginlab_fabric::Rail;
 use std::collections::{HashMap, VecDeque};
@@ -17,7 +17,7 @@ use std::collections::{HashMap, VecDeque};
 pub(super) struct Arrival {
     pub from: usize,
     pub slot: usize,
-    pub header: Header,
+    pub header: SlotHeader,
 }
 
 /// A slot whose bytes are in memory, or are being copied into memory.
@@ -31,7 +31,7 @@ pub(super) struct Ended {
 
 /// Report of a put that has arrived completely.
 pub(super) struct Note {
-    header: Header,
+    header: SlotHeader,
     /// Value that its signal's word has reached, if known; otherwise 0.
     reached: u64,
 }
@@ -66,7 +66,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    pub fn new(layout: Layout) -> Incoming {
+    pub fn new(layout: ZoneLayout) -> Incoming {
         let from = || From { written: vec![0; layout.slots], ..From::default() };
         Incoming {
             from: (0..layout.ranks).map(|_| from()).collect(),
@@ -117,7 +117,7 @@ impl Incoming {
     }
 
     /// Like [`end`](Incoming::end), for the last slot of an operation, which is then reported.
-    pub fn end_all(&mut self, from: usize, slot: usize, header: Header, reached: u64) {
+    pub fn end_all(&mut self, from: usize, slot: usize, header: SlotHeader, reached: u64) {
         self.ended.push(Ended { from, slot, note: Some(Note { header, reached }), answer: None });
     }
 }
@@ -201,7 +201,7 @@ impl<R: Rail> Endpoint<R> {
         number: u32,
         offset: u64,
         bytes: u64,
-    ) -> Result<Option<Region>, String> {
+    ) -> Result<Option<PluginRegion>, String> {
         let what = || format!("{} B at {offset} of region {number}, from rank {}", bytes, arrival.from);
         match self.coll.region(number) {
             Some(region) if offset.checked_add(bytes).is_some_and(|end| end <= region.bytes) => Ok(Some(region)),
@@ -225,7 +225,7 @@ impl<R: Rail> Endpoint<R> {
             // soon.
             return Ok(());
         }
-        let bytes = if header.kind == Kind::Get { header.total } else { u64::from(header.bytes) };
+        let bytes = if header.kind == SlotKind::Get { header.total } else { u64::from(header.bytes) };
         let mut region = None;
         if bytes > 0 {
             region = self.find(&arrival, header.at.region, header.at.offset, bytes)?;
@@ -238,7 +238,7 @@ impl<R: Rail> Endpoint<R> {
             self.inc.early.push(arrival);
             return Ok(());
         }
-        if header.kind == Kind::Get {
+        if header.kind == SlotKind::Get {
             self.asked(arrival, region)?;
             self.inc.order[from].note(&header);
             return Ok(());
@@ -263,14 +263,14 @@ impl<R: Rail> Endpoint<R> {
                 unsafe { std::ptr::copy_nonoverlapping(source as *const u8, target as *mut u8, bytes as usize) };
             }
         }
-        if header.kind == Kind::Answer {
+        if header.kind == SlotKind::Answer {
             self.inc.ended.push(Ended { from, slot, note: None, answer: Some((header.get, bytes)) });
         }
         if header.parts > 1 {
             let left = self.inc.from[from].open.entry(header.number).or_insert(header.parts);
             *left = left.saturating_sub(1);
             if *left > 0 {
-                if header.kind != Kind::Answer {
+                if header.kind != SlotKind::Answer {
                     self.inc.end(from, slot);
                 }
                 return Ok(());
@@ -278,10 +278,10 @@ impl<R: Rail> Endpoint<R> {
             self.inc.from[from].open.remove(&header.number);
         }
         // All parts have arrived. They are in memory or being copied into it, in the order of one stream.
-        if header.kind == Kind::Put && header.signals {
+        if header.kind == SlotKind::Put && header.signals {
             return self.signal_arrives(arrival);
         }
-        if header.kind == Kind::Put {
+        if header.kind == SlotKind::Put {
             self.inc.end_all(from, slot, header, 0);
         }
         self.inc.order[from].note(&header);
@@ -293,7 +293,7 @@ impl<R: Rail> Endpoint<R> {
         if self.inc.marked.is_empty() {
             return Ok(false);
         }
-        let passed = self.copies.passed(Queue::In)?;
+        let passed = self.copies.passed(CopyDirection::In)?;
         let mut moved = false;
         let mut now = 0;
         while self.inc.marked.front().is_some_and(|(mark, _)| *mark <= passed)
@@ -324,11 +324,11 @@ impl<R: Rail> Endpoint<R> {
         Ok(moved)
     }
 
-    fn tell(&self, from: usize, header: &Header, reached: u64, now: u64) {
+    fn tell(&self, from: usize, header: &SlotHeader, reached: u64, now: u64) {
         let mut counts = locked(&self.coll.counts);
         counts.arrived(from, header.total, header.signals.then_some(header.add), now.saturating_sub(header.at_ns));
         if counts.traces() {
-            counts.note(Entry {
+            counts.note(TraceEntry {
                 kind: "arrival",
                 peer: from,
                 number: header.number,

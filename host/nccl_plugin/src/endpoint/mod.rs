@@ -24,16 +24,16 @@ mod signals;
 mod through;
 
 use crate::coll::Coll;
-use crate::copies::{Copies, Queue};
-use crate::operation::Operation;
+use crate::copies::{Copies, CopyDirection};
+use crate::operation::SubmittedOperation;
 use crate::process::now_ns;
 use crate::record;
-use crate::settings::Fault;
-use crate::wire::{HEADER, Header, Layout, NAMES};
+use crate::settings::PluginFault;
+use crate::wire::{HEADER, NAMES, SlotHeader, ZoneLayout};
 use checking::Checking;
 use cuda_std::memory::Word;
 use ginlab_cuda::{Buffer, Device};
-use ginlab_fabric::{Access, Fabric, Memory, Rail, RailPlan, RemoteRegion};
+use ginlab_fabric::{Access, Fabric, MemoryRange, Rail, RailPlan, RemoteRegion};
 use ginlab_proxy::engine::{Engine, SignalRule};
 use ginlab_proxy::signal_order::SignalWords;
 use ginlab_rails::StallClock;
@@ -55,12 +55,12 @@ const OUTGOING: u32 = 1;
 
 /// Data that a rank sends to the others: its addresses by rail, and the descriptors of its zones (the pinned memory of
 /// its landing and of its outgoing slots) by region and rail.
-pub type RankInfo = (Vec<Vec<u8>>, Vec<Vec<RemoteRegion>>);
+pub type EndpointInfo = (Vec<Vec<u8>>, Vec<Vec<RemoteRegion>>);
 
 /// An [`Endpoint`] of any kind of rails, as the driving thread sees it.
 pub trait Driven {
     /// Makes the other ranks known to the rails.
-    fn connect(&mut self, peers: &[RankInfo]) -> Result<(), String>;
+    fn connect(&mut self, peers: &[EndpointInfo]) -> Result<(), String>;
     /// Runs one iteration. Returns whether it made progress.
     fn turn(&mut self) -> Result<bool, String>;
     /// Returns whether the endpoint may be closed: it has no work in progress, and the peers have received everything
@@ -75,20 +75,20 @@ pub trait Driven {
 /// The rails of one rank in one communicator; the module documentation describes them.
 pub struct Endpoint<R: Rail> {
     coll: Arc<Coll>,
-    layout: Layout,
+    layout: ZoneLayout,
     /// This field is dropped before the memory that it has registered.
     engine: Engine<R>,
     copies: Box<dyn Copies>,
     out: Outgoing,
     inc: Incoming,
     /// Scratch buffer for the operations accepted in an iteration.
-    fresh: Vec<Operation>,
+    fresh: Vec<SubmittedOperation>,
     readers: Readers,
     /// Whether sources are read again when their puts are complete, to detect that they changed. Only over `worst`.
     watches: bool,
     checking: Checking,
     /// Operations that an injected fault delays.
-    late: VecDeque<Operation>,
+    late: VecDeque<SubmittedOperation>,
     /// Number of zones that are pinned.
     pinned: usize,
     zones: [Buffer; 2],
@@ -98,7 +98,7 @@ pub struct Endpoint<R: Rail> {
     turns: u32,
     /// Number of puts and gets of this rank, for the injected fault.
     issued: u64,
-    /// Whether the injected fault [`Fault::Dead`] has stopped this rank.
+    /// Whether the injected fault [`PluginFault::Dead`] has stopped this rank.
     dead: bool,
 }
 
@@ -112,7 +112,7 @@ impl<R: Rail> Endpoint<R> {
         rails: Vec<R>,
         chosen: &RailPlan,
         mut copies: Box<dyn Copies>,
-    ) -> Result<(Endpoint<R>, RankInfo), String> {
+    ) -> Result<(Endpoint<R>, EndpointInfo), String> {
         let layout = coll.layout;
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let timeout = coll.settings.timeout;
@@ -160,7 +160,7 @@ impl<R: Rail> Endpoint<R> {
         }
         let mut regions = Vec::new();
         for (zone, access) in self.zones.iter().zip([Access::REMOTE_WRITE | Access::SINK, Access::SOURCE]) {
-            let memory = Memory { address: zone.address(), bytes: zone.bytes(), cuda_device: None };
+            let memory = MemoryRange { address: zone.address(), bytes: zone.bytes(), cuda_device: None };
             // SAFETY: the endpoint keeps the zones longer than the engine.
             regions.push(unsafe { self.engine.register(memory, access, None) }.map_err(|error| text(&error))?);
         }
@@ -186,11 +186,11 @@ impl<R: Rail> Endpoint<R> {
     }
 
     /// Reads a slot's header; `None` if it is invalid.
-    fn header(&self, outgoing: bool, peer: usize, slot: usize) -> Option<Header> {
+    fn header(&self, outgoing: bool, peer: usize, slot: usize) -> Option<SlotHeader> {
         let mut bytes = [0; HEADER];
         // SAFETY: a slot of this rank; what a peer has written is complete, since its signal has been raised.
         unsafe { std::ptr::copy_nonoverlapping(self.slot(outgoing, peer, slot), bytes.as_mut_ptr(), HEADER) };
-        Header::decode(&bytes)
+        SlotHeader::decode(&bytes)
     }
 
     /// Returns whether nothing is in progress.
@@ -228,7 +228,7 @@ fn seconds(time: Duration) -> String {
 }
 
 impl<R: Rail> Driven for Endpoint<R> {
-    fn connect(&mut self, peers: &[RankInfo]) -> Result<(), String> {
+    fn connect(&mut self, peers: &[EndpointInfo]) -> Result<(), String> {
         let (addresses, regions): (Vec<_>, Vec<_>) = peers.iter().cloned().unzip();
         self.engine.connect(&addresses, &regions).map_err(|error| error.to_string())
     }
@@ -299,9 +299,9 @@ impl<R: Rail> Drop for Endpoint<R> {
 }
 
 impl<R: Rail> Endpoint<R> {
-    /// Delays operations if the fault [`Fault::Slow`] is injected, and releases those that are due.
-    fn hold_back(&mut self, fresh: &mut Vec<Operation>) {
-        let Some(Fault::Slow(us)) = self.coll.settings.fault else { return };
+    /// Delays operations if the fault [`PluginFault::Slow`] is injected, and releases those that are due.
+    fn hold_back(&mut self, fresh: &mut Vec<SubmittedOperation>) {
+        let Some(PluginFault::Slow(us)) = self.coll.settings.fault else { return };
         self.late.extend(fresh.drain(..));
         let now = now_ns();
         while self.late.front().is_some_and(|operation| operation.at_ns + us * 1000 <= now) {
@@ -312,19 +312,19 @@ impl<R: Rail> Endpoint<R> {
     /// Queues a mark after the copies into memory since the last mark, if there are any. Returns the last mark.
     fn mark_in(&mut self) -> Result<u64, String> {
         if std::mem::take(&mut self.inc.copied) {
-            self.inc.last_mark = self.copies.mark(Queue::In)?;
+            self.inc.last_mark = self.copies.mark(CopyDirection::In)?;
         }
         Ok(self.inc.last_mark)
     }
 
     /// Counts a put or get. Returns the fault that is to be injected into it.
-    fn fault(&mut self) -> Option<Fault> {
+    fn fault(&mut self) -> Option<PluginFault> {
         self.issued += 1;
         let fault = self.coll.settings.fault?;
         let due = match fault {
-            Fault::Lost(number) | Fault::Error(number) => self.issued == number,
-            Fault::Dead(number) => self.issued >= number,
-            Fault::Slow(_) => false,
+            PluginFault::Lost(number) | PluginFault::Error(number) => self.issued == number,
+            PluginFault::Dead(number) => self.issued >= number,
+            PluginFault::Slow(_) => false,
         };
         due.then_some(fault)
     }

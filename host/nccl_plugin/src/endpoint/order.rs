@@ -21,7 +21,7 @@
 use super::Endpoint;
 use super::incoming::Arrival;
 use super::through::Through;
-use crate::wire::{Header, Kind};
+use crate::wire::{SlotHeader, SlotKind};
 use ginlab_fabric::Rail;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -47,7 +47,7 @@ pub(super) enum Line {
 
 /// Signals of one context.
 #[derive(Default)]
-struct Course {
+struct ContextSignals {
     /// Turns that have been applied or started.
     started: Through,
     /// Signals that have arrived and must wait, by turn.
@@ -64,7 +64,7 @@ pub(super) struct Order {
     /// Operations that have been applied, including their signals, by number.
     here: Through,
     /// Signals by context.
-    courses: HashMap<u16, Course>,
+    courses: HashMap<u16, ContextSignals>,
     /// Contexts with waiting signals.
     stopped: BTreeSet<u16>,
     /// Slots that wait for completed operations.
@@ -92,9 +92,9 @@ impl Order {
     }
 
     /// Returns whether the completed operations that a slot lists have arrived.
-    fn may_land(&self, header: &Header) -> bool {
+    fn may_land(&self, header: &SlotHeader) -> bool {
         // A get can also read words of signals, so these must have been applied.
-        let landed = if header.kind == Kind::Get { &self.here } else { &self.bytes };
+        let landed = if header.kind == SlotKind::Get { &self.here } else { &self.bytes };
         landed.covers((header.behind, header.among))
     }
 
@@ -108,9 +108,9 @@ impl Order {
     }
 
     /// Records an operation without a signal whose bytes are in memory or in the stream.
-    pub fn note(&mut self, header: &Header) {
+    pub fn note(&mut self, header: &SlotHeader) {
         self.bytes.note(header.number);
-        if header.kind == Kind::Put {
+        if header.kind == SlotKind::Put {
             self.courses.entry(header.context).or_default().started.note(header.turn);
         }
         self.is_here(header.number);
@@ -123,7 +123,7 @@ impl Order {
 
     /// Returns the queue that a signal joins: `Some(None)` if it is written immediately, `None` if it must not start
     /// yet.
-    fn line(&self, header: &Header, word: Word) -> Option<Option<Line>> {
+    fn line(&self, header: &SlotHeader, word: Word) -> Option<Option<Line>> {
         let course = self.courses.get(&header.context);
         let started = course.map_or(0, |course| course.started.through);
         if started + 1 < header.turn || !self.here.covers((header.behind, header.among)) {
@@ -138,14 +138,14 @@ impl Order {
     }
 
     /// Records that a signal has joined a queue.
-    fn joins(&mut self, header: &Header, line: Line) {
+    fn joins(&mut self, header: &SlotHeader, line: Line) {
         let course = self.courses.entry(header.context).or_default();
         course.started.note(header.turn);
         course.line = Some((line, course.line.map_or(0, |(_, count)| count) + 1));
     }
 
     /// Records that a queued signal has been written.
-    pub fn written(&mut self, header: &Header) {
+    pub fn written(&mut self, header: &SlotHeader) {
         if let Some(course) = self.courses.get_mut(&header.context) {
             course.line = course.line.and_then(|(line, count)| (count > 1).then_some((line, count - 1)));
         }
@@ -228,20 +228,20 @@ impl<R: Rail> Endpoint<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::Place;
+    use crate::operation::RemoteLocation;
 
     /// Returns a slot that was filled after operation 1 was complete at the sender.
-    fn after_first(kind: Kind) -> Arrival {
-        let header = Header {
+    fn after_first(kind: SlotKind) -> Arrival {
+        let header = SlotHeader {
             kind,
             signals: false,
             context: 0,
             bytes: 8,
             number: 2,
-            turn: u64::from(kind == Kind::Put),
+            turn: u64::from(kind == SlotKind::Put),
             parts: 1,
-            at: Place::default(),
-            then: Place::default(),
+            at: RemoteLocation::default(),
+            then: RemoteLocation::default(),
             add: 0,
             total: 8,
             get: 0,
@@ -254,12 +254,12 @@ mod tests {
 
     #[test]
     fn slot_waits_for_completed_operations() {
-        for kind in [Kind::Put, Kind::Answer, Kind::Get] {
+        for kind in [SlotKind::Put, SlotKind::Answer, SlotKind::Get] {
             let (mut order, arrival) = (Order::default(), after_first(kind));
             assert!(order.hold(&arrival) && !order.is_quiet(), "{kind:?}");
             // A get also reads words of signals.
             order.bytes.note(1);
-            assert_eq!(order.may_land(&arrival.header), kind != Kind::Get, "{kind:?}");
+            assert_eq!(order.may_land(&arrival.header), kind != SlotKind::Get, "{kind:?}");
             order.is_here(1);
             assert!(order.may_land(&arrival.header), "{kind:?}");
         }

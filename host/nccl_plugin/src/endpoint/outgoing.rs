@@ -2,12 +2,12 @@
 
 use super::through::Through;
 use super::{Endpoint, LANDING, OUTGOING};
-use crate::copies::Queue;
-use crate::counts::Entry;
-use crate::operation::{Operation, Request, Source, What};
+use crate::copies::CopyDirection;
+use crate::counts::TraceEntry;
+use crate::operation::{Request, Source, SubmittedOperation, What};
 use crate::process::{locked, now_ns};
-use crate::settings::Fault;
-use crate::wire::{Layout, NAMES};
+use crate::settings::PluginFault;
+use crate::wire::{NAMES, ZoneLayout};
 use cuda_std::memory::load_acquire_host_u64;
 use ginlab_fabric::Rail;
 use kernels::command::{Command, signal_immediate};
@@ -20,7 +20,7 @@ const FILL_AT_ONCE: usize = 128 << 10;
 
 /// An operation whose slots are being filled.
 pub(super) struct Sending {
-    pub operation: Operation,
+    pub operation: SubmittedOperation,
     pub number: u64,
     /// Number of the put among those of its context to this peer, from 1. Gets and answers have the number 0.
     pub turn: u64,
@@ -44,7 +44,7 @@ pub(super) struct Part {
     /// Number of the operation, if this is its last part. Parts are sent in order.
     pub ends: Option<u64>,
     pub request: Option<Arc<Request>>,
-    pub note: Option<Box<Entry>>,
+    pub note: Option<Box<TraceEntry>>,
     pub watched: Option<Watched>,
 }
 
@@ -79,10 +79,10 @@ impl Peer {
 }
 
 /// A get that has not been answered completely.
-pub(super) struct Wanted {
+pub(super) struct PendingGet {
     pub request: Arc<Request>,
     pub left: u64,
-    pub note: Option<Box<Entry>>,
+    pub note: Option<Box<TraceEntry>>,
     pub peer: usize,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Outgoing {
     returning: VecDeque<(usize, usize)>,
     /// Slots whose writes are in flight, by ticket.
     pub flights: VecDeque<(u64, Part)>,
-    pub gets: HashMap<u64, Wanted>,
+    pub gets: HashMap<u64, PendingGet>,
     pub last_get: u64,
     /// Filled slots from this rank to itself.
     pub own: Vec<usize>,
@@ -110,7 +110,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub fn new(layout: Layout, rotates: bool) -> Outgoing {
+    pub fn new(layout: ZoneLayout, rotates: bool) -> Outgoing {
         let peer = || Peer {
             queue: VecDeque::new(),
             free: (0..layout.slots).collect(),
@@ -183,7 +183,7 @@ impl Outgoing {
     }
 
     /// Records that `bytes` bytes of an answer are in memory. Returns the get if this completes it.
-    pub fn answered(&mut self, get: u64, bytes: u64) -> Option<Wanted> {
+    pub fn answered(&mut self, get: u64, bytes: u64) -> Option<PendingGet> {
         let wanted = self.gets.get_mut(&get)?;
         wanted.left = wanted.left.saturating_sub(bytes);
         if wanted.left == 0 { self.gets.remove(&get) } else { None }
@@ -209,9 +209,9 @@ impl Outgoing {
     }
 }
 
-impl Wanted {
+impl PendingGet {
     /// Completes the get's request. Returns its entry for the trace, if any.
-    pub fn complete(self) -> Option<Entry> {
+    pub fn complete(self) -> Option<TraceEntry> {
         self.request.part_is_done();
         self.note.map(|mut note| {
             note.done_ns = now_ns();
@@ -234,15 +234,15 @@ impl<R: Rail> Endpoint<R> {
         }
         for operation in fresh.drain(..) {
             match self.fault() {
-                Some(Fault::Error(number)) => {
+                Some(PluginFault::Error(number)) => {
                     return Err(format!("injected fault: operation {number}, to rank {}", operation.peer));
                 }
-                Some(Fault::Lost(_)) => continue,
-                Some(Fault::Dead(_)) => {
+                Some(PluginFault::Lost(_)) => continue,
+                Some(PluginFault::Dead(_)) => {
                     self.dead = true;
                     break;
                 }
-                Some(Fault::Slow(_)) | None => {}
+                Some(PluginFault::Slow(_)) | None => {}
             }
             {
                 let mut counts = locked(&self.coll.counts);
@@ -261,7 +261,7 @@ impl<R: Rail> Endpoint<R> {
     }
 
     /// Appends an operation to its peer's queue.
-    pub(super) fn enqueue(&mut self, operation: Operation) {
+    pub(super) fn enqueue(&mut self, operation: SubmittedOperation) {
         let room = self.layout.room as u64;
         let parts = match operation.what {
             What::Put { bytes, .. } | What::Answer { bytes, .. } => bytes.div_ceil(room).max(1) as u32,
@@ -301,7 +301,7 @@ impl<R: Rail> Endpoint<R> {
         if self.out.copying.is_empty() {
             return Ok(false);
         }
-        let passed = self.copies.passed(Queue::Out)?;
+        let passed = self.copies.passed(CopyDirection::Out)?;
         let mut moved = false;
         while self.out.copying.front().is_some_and(|(mark, _)| *mark <= passed)
             && let Some((_, part)) = self.out.copying.pop_front()

@@ -1,13 +1,13 @@
 //! Reading of requests that kernels have written into queues (GIN type 5).
 
 use super::Endpoint;
-use crate::coll::Region;
-use crate::operation::{Operation, Place, Request, Signal, Source, What};
+use crate::coll::PluginRegion;
+use crate::operation::{RemoteLocation, RemoteSignal, Request, Source, SubmittedOperation, What};
 use crate::process::now_ns;
-use crate::queues::{BATCH, Block, Queue, signal_at};
+use crate::queues::{BATCH, QueueBlock, QueueView, signal_at};
 use efa_queue::intake::{Intake, SendQueue};
 use efa_queue::request::WORDS_128;
-use efa_queue::{Operation as Verb, request, rules};
+use efa_queue::{EfaOperation, request, rules};
 use ginlab_fabric::Rail;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(super) struct Readers {
     /// Version of the communicator's list of blocks.
     version: u32,
-    blocks: Vec<Arc<Block>>,
+    blocks: Vec<Arc<QueueBlock>>,
     /// The queues of all blocks.
     queues: Vec<Reader>,
     /// Whether counters may have changed since the kernels' copies were last updated.
@@ -29,7 +29,7 @@ pub(super) struct Readers {
 /// Position in one queue.
 #[derive(Clone, Copy)]
 struct Reader {
-    queue: Queue,
+    queue: QueueView,
     intake: Intake,
     /// Value of the counter in the kernels' copy.
     told: u64,
@@ -37,7 +37,7 @@ struct Reader {
 
 impl Reader {
     fn slot(&self, number: u64) -> &[AtomicU64; WORDS_128] {
-        let Queue { slots, depth, .. } = self.queue;
+        let QueueView { slots, depth, .. } = self.queue;
         // SAFETY: the index is below the depth of the ring, which is in the communicator's arena, and all parties
         // access it as words.
         unsafe { &*(slots as *const [AtomicU64; WORDS_128]).add(rules::slot(number, depth) as usize) }
@@ -60,9 +60,9 @@ impl SendQueue for Reader {
 
 impl Readers {
     /// Replaces the list of blocks. Queues that were in the old list keep their position.
-    fn renew(&mut self, blocks: Vec<Arc<Block>>) {
+    fn renew(&mut self, blocks: Vec<Arc<QueueBlock>>) {
         let before = std::mem::take(&mut self.queues);
-        let reader = |queue: &Queue| {
+        let reader = |queue: &QueueView| {
             let known = before.iter().find(|known| known.queue.doorbell == queue.doorbell);
             let intake = Intake { seen: 0, depth: queue.depth, max_batch: BATCH };
             known.copied().unwrap_or(Reader { queue: *queue, intake, told: 0 })
@@ -80,7 +80,7 @@ impl Readers {
 
 impl<R: Rail> Endpoint<R> {
     /// Appends the requests for which kernels have rung a doorbell to `into`, as operations.
-    pub(super) fn read_queues(&mut self, into: &mut Vec<Operation>) -> Result<(), String> {
+    pub(super) fn read_queues(&mut self, into: &mut Vec<SubmittedOperation>) -> Result<(), String> {
         if let Some(blocks) = self.coll.queues_since(&mut self.readers.version) {
             self.readers.renew(blocks);
         }
@@ -135,7 +135,7 @@ impl<R: Rail> Endpoint<R> {
         Ok(())
     }
 
-    fn read(&self, reader: &Reader, number: u64, now: u64) -> Result<Operation, String> {
+    fn read(&self, reader: &Reader, number: u64, now: u64) -> Result<SubmittedOperation, String> {
         let Reader { queue, intake, .. } = reader;
         let slot = reader.slot(number);
         // Uses relaxed order: ordered by the acquire of the doorbell in `read_queues`.
@@ -147,8 +147,8 @@ impl<R: Rail> Endpoint<R> {
         }
         let (mut carried, mut from) = (None, Source { address: 0, cuda: false });
         let (local, remote) = match written.body {
-            request::Body::Memory(local, remote) => (local, remote),
-            request::Body::CarriedTo(bytes, _, remote) => {
+            request::RequestData::Memory(local, remote) => (local, remote),
+            request::RequestData::CarriedTo(bytes, _, remote) => {
                 let bytes = Box::new(bytes);
                 from.address = bytes.as_ptr() as u64;
                 carried = Some(bytes);
@@ -157,8 +157,8 @@ impl<R: Rail> Endpoint<R> {
             _ => return Err("a send, for which no receive exists".into()),
         };
         let bytes = u64::from(remote.length);
-        let there = Place { region: remote.key, offset: remote.address };
-        let here = Place { region: local.key, offset: local.address };
+        let there = RemoteLocation { region: remote.key, offset: remote.address };
+        let here = RemoteLocation { region: local.key, offset: local.address };
         let mut parts = 1;
         if bytes > 0 {
             // All ranks register regions of the same size in the same order, so a range that is invalid on this rank is
@@ -171,7 +171,7 @@ impl<R: Rail> Endpoint<R> {
             parts = bytes.div_ceil(self.layout.room as u64) as u32;
         }
         let what = match written.operation {
-            Verb::Read => {
+            EfaOperation::Read => {
                 parts = 1;
                 What::Get { from: there, bytes, to: here }
             }
@@ -182,16 +182,16 @@ impl<R: Rail> Endpoint<R> {
                 } else {
                     let at = signal_at(&self.coll, &self.readers.blocks, pair, written.head.to.key)
                         .ok_or_else(|| format!("no signal has queue pair {pair}, key {:#x}", written.head.to.key))?;
-                    Some(Signal { at, add: 1 })
+                    Some(RemoteSignal { at, add: 1 })
                 };
                 What::Put { from, bytes, to: there, signal }
             }
         };
         let request = Request::counted(parts, queue.counter);
-        Ok(Operation { what, peer, context: queue.context, at_ns: now, request, carried })
+        Ok(SubmittedOperation { what, peer, context: queue.context, at_ns: now, request, carried })
     }
 
-    fn check(&self, place: Place, bytes: u64, side: &str) -> Result<Region, String> {
+    fn check(&self, place: RemoteLocation, bytes: u64, side: &str) -> Result<PluginRegion, String> {
         let region = self
             .coll
             .region(place.region)

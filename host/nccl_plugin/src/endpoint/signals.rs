@@ -9,10 +9,10 @@
 use super::Endpoint;
 use super::incoming::Arrival;
 use super::order::{Line, Word};
-use crate::coll::Region;
-use crate::copies::Queue;
-use crate::operation::Place;
-use crate::wire::Header;
+use crate::coll::PluginRegion;
+use crate::copies::CopyDirection;
+use crate::operation::RemoteLocation;
+use crate::wire::SlotHeader;
 use ginlab_fabric::Rail;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Default)]
 pub(super) struct Counted {
     /// Values of words that only the plugin writes.
-    values: HashMap<Place, u64>,
+    values: HashMap<RemoteLocation, u64>,
     /// Signals in host memory, each with the mark of the copies into GPU memory for which it waits.
     behind: VecDeque<(u64, Arrival)>,
     /// Signals whose words are read first, and signals that follow one of these.
@@ -37,7 +37,7 @@ impl Counted {
     }
 }
 
-impl std::hash::Hash for Place {
+impl std::hash::Hash for RemoteLocation {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (u64::from(self.region) << 40 ^ self.offset).hash(state);
     }
@@ -46,10 +46,10 @@ impl std::hash::Hash for Place {
 impl<R: Rail> Endpoint<R> {
     /// Returns the kind of a signal's word. A word whose region has been deregistered is not written, so it is treated
     /// as the simplest kind.
-    pub(super) fn word_of(&mut self, header: &Header) -> Result<Word, String> {
+    pub(super) fn word_of(&mut self, header: &SlotHeader) -> Result<Word, String> {
         Ok(match self.coll.region(header.then.region) {
             Some(region) if !region.cuda => {
-                Word::Host(self.inc.copied || self.copies.passed(Queue::In)? < self.inc.last_mark)
+                Word::Host(self.inc.copied || self.copies.passed(CopyDirection::In)? < self.inc.last_mark)
             }
             Some(region) if !region.never_reset => Word::Read,
             _ => Word::Counted,
@@ -83,13 +83,13 @@ impl<R: Rail> Endpoint<R> {
     }
 
     /// Adds to a word that only the plugin writes. Returns the new value.
-    fn count_here(&mut self, header: &Header) -> u64 {
+    fn count_here(&mut self, header: &SlotHeader) -> u64 {
         let value = self.inc.counted.values.entry(header.then).or_insert(0);
         *value = value.wrapping_add(header.add);
         *value
     }
 
-    fn region_of(&mut self, waiting: &Arrival) -> Option<Region> {
+    fn region_of(&mut self, waiting: &Arrival) -> Option<PluginRegion> {
         let region = self.coll.region(waiting.header.then.region);
         if region.is_none() {
             // The region was deregistered in the meantime, so the word is no longer read.
@@ -98,7 +98,7 @@ impl<R: Rail> Endpoint<R> {
         region
     }
 
-    fn count_in_host_memory(&mut self, region: Region, waiting: &Arrival) {
+    fn count_in_host_memory(&mut self, region: PluginRegion, waiting: &Arrival) {
         let Arrival { from, slot, header } = *waiting;
         // SAFETY: NCCL's memory. `take` checked that the word is in the region, `iputSignal` that its offset is a
         // multiple of 8.
@@ -110,7 +110,7 @@ impl<R: Rail> Endpoint<R> {
 
     /// Writes a word's new value after the work in the stream. The value is stored in the slot's header until it is
     /// copied.
-    fn write_word(&mut self, region: Region, waiting: &Arrival, value: u64) -> Result<(), String> {
+    fn write_word(&mut self, region: PluginRegion, waiting: &Arrival, value: u64) -> Result<(), String> {
         let Arrival { from, header, .. } = waiting;
         let scratch = self.scratch(waiting);
         // SAFETY: `iputSignal` checked that the word is in the region at a multiple of 8. The scratch word is in a slot
@@ -126,7 +126,7 @@ impl<R: Rail> Endpoint<R> {
         if self.inc.counted.is_quiet() {
             return Ok(());
         }
-        let passed = self.copies.passed(Queue::In)?;
+        let passed = self.copies.passed(CopyDirection::In)?;
         while self.inc.counted.behind.front().is_some_and(|(mark, _)| *mark <= passed)
             && let Some((_, waiting)) = self.inc.counted.behind.pop_front()
         {
@@ -197,6 +197,6 @@ impl<R: Rail> Endpoint<R> {
 
     /// Returns a word of pinned memory: a field of the header in the signal's slot.
     fn scratch(&self, waiting: &Arrival) -> *mut u64 {
-        self.head(waiting.from, waiting.slot).wrapping_add(Header::SCRATCH).cast()
+        self.head(waiting.from, waiting.slot).wrapping_add(SlotHeader::SCRATCH).cast()
     }
 }

@@ -1,13 +1,13 @@
 //! The calls of the endpoint, each of which becomes a step of a queue.
 
 use super::rings::QUEUES;
-use super::{Asked, ByKernel, Launch, PATIENCE, State};
-use crate::copies::{Copies, Queue};
+use super::{ByKernel, MoverLauncher, PATIENCE, RequestedStep, State};
+use crate::copies::{Copies, CopyDirection};
 use kernels::mover::Step;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
+impl<C: Copies, L: MoverLauncher> Copies for ByKernel<C, L> {
     fn bind(&mut self) -> Result<(), String> {
         self.engine.bind()
     }
@@ -24,41 +24,47 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
     unsafe fn put_in(&mut self, device: u64, host: u64, bytes: usize) -> Result<(), String> {
         let step = Step::Copy { to: device, from: host, bytes: length(bytes)? };
         // SAFETY: the caller guarantees that both ranges stay valid until a later mark is passed.
-        unsafe { self.ask(Queue::In, Asked { step, out: false, scratch: std::ptr::null_mut() }) }
+        unsafe { self.ask(CopyDirection::In, RequestedStep { step, out: false, scratch: std::ptr::null_mut() }) }
     }
 
     unsafe fn put_word(&mut self, device: u64, scratch: *mut u64, value: u64) -> Result<(), String> {
         // SAFETY: the caller guarantees that both words stay valid until a later mark is passed.
-        unsafe { self.ask(Queue::In, Asked { step: Step::Word { to: device, value }, out: false, scratch }) }
+        unsafe {
+            self.ask(CopyDirection::In, RequestedStep { step: Step::Word { to: device, value }, out: false, scratch })
+        }
     }
 
     unsafe fn put_count(&mut self, device: u64, scratch: *mut u64, value: u64) -> Result<(), String> {
         // SAFETY: the caller guarantees that both words stay valid until a later mark is passed.
-        unsafe { self.ask(Queue::In, Asked { step: Step::Count { to: device, value }, out: false, scratch }) }
+        unsafe {
+            self.ask(CopyDirection::In, RequestedStep { step: Step::Count { to: device, value }, out: false, scratch })
+        }
     }
 
     unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, after_puts: bool) -> Result<(), String> {
         let step = Step::Copy { to: host, from: device, bytes: length(bytes)? };
-        let queue = if after_puts { Queue::In } else { Queue::Out };
+        let queue = if after_puts { CopyDirection::In } else { CopyDirection::Out };
         // SAFETY: the caller guarantees that both ranges stay valid until a later mark is passed.
-        unsafe { self.ask(queue, Asked { step, out: true, scratch: std::ptr::null_mut() }) }
+        unsafe { self.ask(queue, RequestedStep { step, out: true, scratch: std::ptr::null_mut() }) }
     }
 
-    fn mark(&mut self, queue: Queue) -> Result<u64, String> {
+    fn mark(&mut self, queue: CopyDirection) -> Result<u64, String> {
         let marks = &mut self.marks[queue as usize];
         marks.made += 1;
         let made = marks.made;
         // SAFETY: a mark accesses no memory of the caller.
-        unsafe { self.ask(queue, Asked { step: Step::Mark(made), out: false, scratch: std::ptr::null_mut() })? };
+        unsafe {
+            self.ask(queue, RequestedStep { step: Step::Mark(made), out: false, scratch: std::ptr::null_mut() })?
+        };
         Ok(made)
     }
 
-    fn passed(&mut self, queue: Queue) -> Result<u64, String> {
+    fn passed(&mut self, queue: CopyDirection) -> Result<u64, String> {
         let kernel = self.rings.passed(queue);
         let marks = &mut self.marks[queue as usize];
         marks.passed = match queue {
-            Queue::In => marks.passed.max(kernel),
-            Queue::Out => self.quicks.passed(&self.rings, kernel, marks.passed),
+            CopyDirection::In => marks.passed.max(kernel),
+            CopyDirection::Out => self.quicks.passed(&self.rings, kernel, marks.passed),
         };
         // The engines receive work only after the kernel has exited. By then all short copies have arrived, and the
         // preceding statement has counted them.
@@ -124,7 +130,7 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
     }
 }
 
-impl<C: Copies, L: Launch> Drop for ByKernel<C, L> {
+impl<C: Copies, L: MoverLauncher> Drop for ByKernel<C, L> {
     fn drop(&mut self) {
         if self.bind().is_err() {
             self.kernel.leave_behind();

@@ -1,9 +1,9 @@
 //! Launches the kernel with the CUDA driver.
 
-use super::Launch;
-use crate::cuda::{Context, checked, device_has, pinned_zeros, urgent_stream};
+use super::MoverLauncher;
+use crate::cuda::{CuContext, checked, device_has, pinned_zeros, urgent_stream};
 use cudarc::driver::sys::{self, CUdeviceptr, CUfunction, CUmodule, CUresult, CUstream};
-use kernels::mover::{Jobs, LANES, Lane, MoverArgs, SHARED};
+use kernels::mover::{Jobs, LANES, MoverArgs, MoverRing, SHARED};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub const PTX: Option<&str> = if TEXT.len() > 1 { Some(TEXT) } else { None };
 
 /// The kernel, loaded in a context, and its rings.
 pub struct OnGpu {
-    context: Context,
+    context: CuContext,
     module: CUmodule,
     function: CUfunction,
     stream: CUstream,
@@ -41,7 +41,7 @@ impl OnGpu {
     /// # Errors
     /// Returns a one-line reason if the kernel cannot be used: a build without PTX, an error of the driver, or a GPU
     /// that does not start it in time.
-    pub fn open(context: Context, blocks: u32) -> Result<OnGpu, String> {
+    pub fn open(context: CuContext, blocks: u32) -> Result<OnGpu, String> {
         let ptx = PTX.ok_or(
             "this plugin was built without the kernels' compiler; install it, run cargo clean -p \
                              nccl_plugin, and rebuild",
@@ -70,7 +70,7 @@ impl OnGpu {
         }
         // `kernel` owns the memory and frees it if a later step fails.
         kernel.stream = urgent_stream()?;
-        kernel.lanes = pinned_zeros(LANES as usize * size_of::<Lane>())?;
+        kernel.lanes = pinned_zeros(LANES as usize * size_of::<MoverRing>())?;
         let bytes = LANES as usize * size_of::<Jobs>();
         // SAFETY: `jobs` is first a field to write to, and then an allocation of `bytes` bytes that has no other user
         // yet. It is cleared in the kernel's stream, because the legacy stream would wait for other kernels.
@@ -104,8 +104,8 @@ impl OnGpu {
     }
 }
 
-impl Launch for OnGpu {
-    fn lanes(&self) -> *const Lane {
+impl MoverLauncher for OnGpu {
+    fn lanes(&self) -> *const MoverRing {
         self.lanes.cast()
     }
 

@@ -30,10 +30,10 @@ mod rings;
 #[cfg(test)]
 mod tests;
 
-use crate::copies::{Copies, Queue};
-use kernels::mover::{Jobs, LANES, LONG, Lane, MoverArgs, Step};
+use crate::copies::{Copies, CopyDirection};
+use kernels::mover::{Jobs, LANES, LONG, MoverArgs, MoverRing, Step};
 use quick::InlineCopies;
-use rings::{QUEUES, Rings};
+use rings::{HostRings, QUEUES};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -56,9 +56,9 @@ const ALONE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Launches the kernel, and owns the kernel's rings.
-pub trait Launch {
+pub trait MoverLauncher {
     /// Returns [`LANES`] rings in pinned memory, all zero at first.
-    fn lanes(&self) -> *const Lane;
+    fn lanes(&self) -> *const MoverRing;
 
     /// Returns [`LANES`] job rings in GPU memory, all zero at first.
     fn jobs(&self) -> *const Jobs;
@@ -76,7 +76,7 @@ pub trait Launch {
 
 /// A requested step.
 #[derive(Clone, Copy)]
-struct Asked {
+struct RequestedStep {
     step: Step,
     /// Whether the step is a copy out of GPU memory.
     out: bool,
@@ -106,13 +106,13 @@ struct Marks {
 }
 
 /// Copies with the kernel and the engines; the module documentation describes them.
-pub struct ByKernel<C: Copies, L: Launch> {
+pub struct ByKernel<C: Copies, L: MoverLauncher> {
     engine: C,
     kernel: L,
-    rings: Rings,
+    rings: HostRings,
     state: State,
     /// Requests not yet handed to the copy engines or the kernel.
-    waiting: [VecDeque<Asked>; LANES as usize],
+    waiting: [VecDeque<RequestedStep>; LANES as usize],
     marks: [Marks; LANES as usize],
     quicks: InlineCopies,
     /// Number of the last kernel launched.
@@ -131,11 +131,11 @@ pub struct ByKernel<C: Copies, L: Launch> {
     refused: Option<String>,
 }
 
-impl<C: Copies, L: Launch> ByKernel<C, L> {
+impl<C: Copies, L: MoverLauncher> ByKernel<C, L> {
     /// Creates copies that use the copy engines `engine` and the kernel `kernel`.
     pub fn new(engine: C, kernel: L) -> ByKernel<C, L> {
         // SAFETY: the rings are owned by `kernel`, which this value keeps, and are leaked if the kernel has not exited.
-        let rings = unsafe { Rings::at(kernel.lanes()) };
+        let rings = unsafe { HostRings::at(kernel.lanes()) };
         let now = Instant::now();
         ByKernel {
             engine,
@@ -159,7 +159,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
     ///
     /// # Safety
     /// The requirements are those of the call of [`Copies`] that requests it.
-    unsafe fn ask(&mut self, queue: Queue, asked: Asked) -> Result<(), String> {
+    unsafe fn ask(&mut self, queue: CopyDirection, asked: RequestedStep) -> Result<(), String> {
         if !asked.step.fits() {
             return Err(format!("an address has more than 48 bits: {:x?}", asked.step));
         }
@@ -242,12 +242,12 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
     ///
     /// # Safety
     /// The requirements are those of [`ask`](Self::ask).
-    unsafe fn by_engine(&mut self, queue: Queue, asked: Asked) -> Result<(), String> {
+    unsafe fn by_engine(&mut self, queue: CopyDirection, asked: RequestedStep) -> Result<(), String> {
         // SAFETY: the caller guarantees that the memory stays valid until a later mark is passed.
         unsafe {
             match asked.step {
                 Step::Copy { to, from, bytes } if asked.out => {
-                    self.engine.take_out(to, from, bytes as usize, queue == Queue::In)
+                    self.engine.take_out(to, from, bytes as usize, queue == CopyDirection::In)
                 }
                 Step::Copy { to, from, bytes } => self.engine.put_in(to, from, bytes as usize),
                 Step::Word { to, value } | Step::Count { to, value } => self.engine.put_word(to, asked.scratch, value),
@@ -275,10 +275,10 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
     }
 
     /// Writes a step into the ring.
-    fn write(&mut self, queue: Queue, asked: Asked) {
+    fn write(&mut self, queue: CopyDirection, asked: RequestedStep) {
         let step = match queue {
-            Queue::In => Some(asked.step),
-            Queue::Out => self.quicks.step(&self.rings, asked.step),
+            CopyDirection::In => Some(asked.step),
+            CopyDirection::Out => self.quicks.step(&self.rings, asked.step),
         };
         if let Some(step) = step {
             self.rings.write(queue, step);

@@ -1,7 +1,7 @@
 //! Short copies out of GPU memory, whose bytes are written together with a tag (`kernels::mover::InlineCopy`), so that
 //! the kernel need not write a mark after them.
 
-use super::rings::Rings;
+use super::rings::HostRings;
 use kernels::mover::{QUICK, QUICKS, Step, tag};
 use std::collections::VecDeque;
 
@@ -39,7 +39,7 @@ pub(super) struct InlineCopies {
 impl InlineCopies {
     /// Converts the next step of the queue out of GPU memory to a step for the kernel. Returns `None` for a mark that
     /// is implied by the bytes before it.
-    pub fn step(&mut self, rings: &Rings, step: Step) -> Option<Step> {
+    pub fn step(&mut self, rings: &HostRings, step: Step) -> Option<Step> {
         match step {
             Step::Copy { to: host, from, bytes } if bytes as usize <= QUICK && self.of.len() < QUICKS => {
                 let number = self.made;
@@ -78,7 +78,7 @@ impl InlineCopies {
     ///
     /// A mark covers everything before it. A mark that is implied by short copies is passed only after the preceding
     /// marks that the kernel writes, and vice versa.
-    pub fn passed(&mut self, rings: &Rings, kernel: u64, passed: u64) -> u64 {
+    pub fn passed(&mut self, rings: &HostRings, kernel: u64, passed: u64) -> u64 {
         let mut passed = passed;
         while let Some(first) = self.of.front() {
             // SAFETY: the caller of `take_out` keeps the destination valid until the mark is passed, which happens only

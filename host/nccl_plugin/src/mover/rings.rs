@@ -1,50 +1,50 @@
 //! Host side of the rings that the kernel reads (`kernels::mover`).
 
-use crate::copies::Queue;
+use crate::copies::CopyDirection;
 use cuda_std::memory::{Word, load_acquire_host_u64, store_release_host_u64};
-use kernels::mover::{ENTRIES, LANES, LOOK, Lane, QUICK, QUICKS, Step};
+use kernels::mover::{ENTRIES, LANES, LOOK, MoverRing, QUICK, QUICKS, Step};
 
 /// Both queues.
-pub const QUEUES: [Queue; LANES as usize] = [Queue::In, Queue::Out];
+pub const QUEUES: [CopyDirection; LANES as usize] = [CopyDirection::In, CopyDirection::Out];
 
 /// The host's view of both rings.
-pub struct Rings {
-    lanes: *const Lane,
+pub struct HostRings {
+    lanes: *const MoverRing,
     /// Number of each lane's next entry.
     pub written: [u64; LANES as usize],
     /// Entries that have not been published to the kernel yet.
     hidden: [Vec<Step>; LANES as usize],
 }
 
-impl Rings {
+impl HostRings {
     /// Creates the host side of the rings at `lanes`.
     ///
     /// # Safety
     /// `lanes` must point to [`LANES`] new lanes, all zero, which stay valid and do not move while this value is used.
-    pub unsafe fn at(lanes: *const Lane) -> Rings {
-        Rings { lanes, written: [0; LANES as usize], hidden: Default::default() }
+    pub unsafe fn at(lanes: *const MoverRing) -> HostRings {
+        HostRings { lanes, written: [0; LANES as usize], hidden: Default::default() }
     }
 
-    fn lane(&self, queue: Queue) -> &Lane {
+    fn lane(&self, queue: CopyDirection) -> &MoverRing {
         // SAFETY: the caller of `at` guarantees that the lanes are valid; `queue` is below their number.
         unsafe { &*self.lanes.add(queue as usize) }
     }
 
     /// Returns whether the ring has a free entry. The kernel's last group load may still be in progress, so its entries
     /// are not overwritten.
-    pub fn has_room(&self, queue: Queue) -> bool {
+    pub fn has_room(&self, queue: CopyDirection) -> bool {
         self.written[queue as usize] - load_acquire_host_u64(&self.lane(queue).taken.0) < ENTRIES - LOOK
     }
 
-    /// Adds an entry, which the kernel sees after [`show`](Rings::show).
-    pub fn write(&mut self, queue: Queue, step: Step) {
+    /// Adds an entry, which the kernel sees after [`show`](HostRings::show).
+    pub fn write(&mut self, queue: CopyDirection, step: Step) {
         self.hidden[queue as usize].push(step);
         self.written[queue as usize] += 1;
     }
 
     /// Publishes the added entries to the kernel, the last one first. The kernel reads from the first one on, so that
     /// one group load finds all of them.
-    pub fn show(&mut self, queue: Queue) {
+    pub fn show(&mut self, queue: CopyDirection) {
         let hidden = std::mem::take(&mut self.hidden[queue as usize]);
         let mut number = self.written[queue as usize];
         for step in hidden.iter().rev() {
@@ -61,12 +61,12 @@ impl Rings {
 
     /// Returns the destination in pinned memory of the short copy with this number.
     pub fn quick(&self, number: u64) -> &[Word; QUICK / 4] {
-        &self.lane(Queue::Out).quick[(number % QUICKS as u64) as usize].0
+        &self.lane(CopyDirection::Out).quick[(number % QUICKS as u64) as usize].0
     }
 
     /// Returns the last mark that the kernel has passed. Uses acquire order: a caller that sees it also sees the bytes
     /// that were copied out before it.
-    pub fn passed(&self, queue: Queue) -> u64 {
+    pub fn passed(&self, queue: CopyDirection) -> u64 {
         load_acquire_host_u64(&self.lane(queue).passed.0)
     }
 

@@ -46,14 +46,14 @@ fn until(copies: &mut impl Copies, what: &str, is: impl Fn(&mut dyn Copies) -> b
 }
 
 /// Requests copies until the kernel has taken over.
-fn called<L: Launch>(copies: &mut ByKernel<LateCopies, L>, memory: &Memory) {
+fn called<L: MoverLauncher>(copies: &mut ByKernel<LateCopies, L>, memory: &Memory) {
     let late = Instant::now() + Duration::from_secs(20);
     while copies.kernels == 0 {
         assert!(Instant::now() < late, "no kernel has taken over");
         // SAFETY: both ranges have the requested bytes.
         unsafe { copies.put_in(memory.device(0), memory.host(0), 8) }.unwrap();
-        copies.mark(Queue::In).unwrap();
-        copies.passed(Queue::In).unwrap();
+        copies.mark(CopyDirection::In).unwrap();
+        copies.passed(CopyDirection::In).unwrap();
         copies.turn().unwrap();
     }
 }
@@ -77,8 +77,8 @@ fn copies_are_in_order_whoever_makes_them() {
             copies.put_word(memory.device(0), memory.scratch(2 * round + 1), round << 40 | round).unwrap();
             copies.take_out(memory.host(3200), memory.device(800), 8, true).unwrap();
         }
-        let mark = copies.mark(Queue::In).unwrap();
-        until(&mut copies, "a mark", |copies| copies.passed(Queue::In).unwrap() >= mark);
+        let mark = copies.mark(CopyDirection::In).unwrap();
+        until(&mut copies, "a mark", |copies| copies.passed(CopyDirection::In).unwrap() >= mark);
         // SAFETY: all ranges are in the memory above, and no copy that writes what is read is in flight.
         unsafe {
             let read = |address: u64| (address as *const u64).read_volatile();
@@ -89,8 +89,8 @@ fn copies_are_in_order_whoever_makes_them() {
             assert_eq!(bytes(memory.device(1601)), bytes(memory.host(1)));
             copies.take_out(memory.host(3208), memory.device(0), 8, false).unwrap();
         }
-        let mark = copies.mark(Queue::Out).unwrap();
-        until(&mut copies, "a mark of the other queue", |copies| copies.passed(Queue::Out).unwrap() >= mark);
+        let mark = copies.mark(CopyDirection::Out).unwrap();
+        until(&mut copies, "a mark of the other queue", |copies| copies.passed(CopyDirection::Out).unwrap() >= mark);
         // SAFETY: the word is in the memory above, and its copy is complete.
         assert_eq!(unsafe { (memory.host(3208) as *const u64).read_volatile() }, round << 40 | round);
         if round.is_multiple_of(200) {
@@ -127,13 +127,13 @@ fn copies_out_pass_marks_in_order() {
                 // SAFETY: both ranges are in the memory, which lives until everything has passed.
                 unsafe { copies.take_out(memory.host(3400), memory.device(9), 5, false) }.unwrap();
             }
-            copies.mark(Queue::Out).unwrap()
+            copies.mark(CopyDirection::Out).unwrap()
         };
-        let mark = if round % 7 == 0 { copies.mark(Queue::Out).unwrap() } else { mark };
+        let mark = if round % 7 == 0 { copies.mark(CopyDirection::Out).unwrap() } else { mark };
         asked.push_back((mark, to, from, length));
         while asked.len() > 2 || (round % 90 == 89 && !asked.is_empty()) {
             let (mark, to, from, length) = asked.pop_front().unwrap();
-            until(&mut copies, "a mark", |copies| copies.passed(Queue::Out).unwrap() >= mark);
+            until(&mut copies, "a mark", |copies| copies.passed(CopyDirection::Out).unwrap() >= mark);
             // SAFETY: the ranges are in the memory; the copy is complete, and the next one to this destination has not
             // been requested yet.
             let (came, there) = unsafe {
@@ -162,9 +162,9 @@ fn copies_beyond_ring_space_wait() {
     for number in 1..=count {
         // SAFETY: the word is in the memory, which lives until everything has passed.
         unsafe { copies.put_word(memory.device(8 * (number as usize % 500)), memory.scratch(number), number) }.unwrap();
-        mark = copies.mark(Queue::In).unwrap();
+        mark = copies.mark(CopyDirection::In).unwrap();
     }
-    until(&mut copies, "the last mark", |copies| copies.passed(Queue::In).unwrap() == mark);
+    until(&mut copies, "the last mark", |copies| copies.passed(CopyDirection::In).unwrap() == mark);
     for number in count - 499..=count {
         let at = memory.device(8 * (number as usize % 500)) as *const u64;
         // SAFETY: no writes are in flight.
@@ -179,8 +179,8 @@ struct Never {
     left_behind: &'static AtomicU64,
 }
 
-impl Launch for Never {
-    fn lanes(&self) -> *const Lane {
+impl MoverLauncher for Never {
+    fn lanes(&self) -> *const MoverRing {
         self.of.lanes()
     }
 
@@ -207,8 +207,8 @@ fn unstarted_kernel_does_not_block_copies() {
     for _ in 0..100 {
         // SAFETY: both ranges have the requested bytes.
         unsafe { copies.put_in(memory.device(0), memory.host(0), 64) }.unwrap();
-        let mark = copies.mark(Queue::In).unwrap();
-        until(&mut copies, "a mark", |copies| copies.passed(Queue::In).unwrap() >= mark);
+        let mark = copies.mark(CopyDirection::In).unwrap();
+        until(&mut copies, "a mark", |copies| copies.passed(CopyDirection::In).unwrap() >= mark);
     }
     assert!(copies.kernel.launches == 1 && matches!(copies.state, State::Late));
     drop(copies);
@@ -229,8 +229,8 @@ impl Watched {
     }
 }
 
-impl Launch for Watched {
-    fn lanes(&self) -> *const Lane {
+impl MoverLauncher for Watched {
+    fn lanes(&self) -> *const MoverRing {
         self.of.lanes()
     }
 
@@ -260,8 +260,8 @@ fn idle_exit_of_kernel_loses_no_copies() {
     for number in 1..2000u64 {
         // SAFETY: the word is in the memory, which lives until everything has passed.
         unsafe { copies.put_word(memory.device(8), memory.scratch(number), number) }.unwrap();
-        let mark = copies.mark(Queue::In).unwrap();
-        until(&mut copies, "a mark", |copies| copies.passed(Queue::In).unwrap() >= mark);
+        let mark = copies.mark(CopyDirection::In).unwrap();
+        until(&mut copies, "a mark", |copies| copies.passed(CopyDirection::In).unwrap() >= mark);
         // SAFETY: no writes are in flight.
         assert_eq!(unsafe { (memory.device(8) as *const u64).read_volatile() }, number);
     }
@@ -283,8 +283,8 @@ fn only_long_copies_call_for_more_blocks() {
         assert!(Instant::now() < late, "no kernel for long copies");
         // SAFETY: both ranges have the requested bytes, and live until the mark is passed.
         unsafe { copies.put_in(to.as_ptr() as u64, from.as_ptr() as u64, LONG_BYTES) }.unwrap();
-        let mark = copies.mark(Queue::In).unwrap();
-        until(&mut copies, "a mark", |copies| copies.passed(Queue::In).unwrap() >= mark);
+        let mark = copies.mark(CopyDirection::In).unwrap();
+        until(&mut copies, "a mark", |copies| copies.passed(CopyDirection::In).unwrap() >= mark);
     }
     copies.settle();
     assert!(std::hint::black_box(&to) == &from);

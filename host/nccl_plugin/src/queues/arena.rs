@@ -3,7 +3,7 @@
 //! They are not freed earlier: freeing memory may wait for kernels, and a kernel of another context may be waiting for
 //! this plugin.
 
-use crate::cuda::{Context, checked, pinned_zeros};
+use crate::cuda::{CuContext, checked, pinned_zeros};
 use cudarc::driver::sys;
 
 /// Size of the chunks from which small pieces of device memory are allocated.
@@ -14,7 +14,7 @@ const ALIGNED: usize = 256;
 /// Source of the memory.
 #[derive(Debug)]
 enum From {
-    Gpu(Context),
+    Gpu(CuContext),
     /// Host memory, for tests.
     Host,
     /// No memory: there is no GPU in this process.
@@ -60,7 +60,7 @@ fn rounded(bytes: usize) -> usize {
 
 impl Arena {
     /// Creates an arena of GPU memory in `context`. With `pretend` it allocates host memory instead.
-    pub fn new(context: Option<Context>, pretend: bool) -> Arena {
+    pub fn new(context: Option<CuContext>, pretend: bool) -> Arena {
         let from = match context {
             _ if pretend => From::Host,
             Some(context) => From::Gpu(context),

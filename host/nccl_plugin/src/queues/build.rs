@@ -1,10 +1,10 @@
 //! Construction of a block: its numbers, its layout in memory, and the data that the kernels read there.
 
 use super::keys::{CONTEXT_BITS, key};
-use super::layout::{ContextHandle, CounterHandle, Image, Pair, Poster, RequestPlaces, WorkQueue};
-use super::{Arena, BATCH, Block, DeviceCounter, Pinned, Queue, SLOT};
+use super::layout::{ContextHandle, CounterHandle, EfaCudaQp, Image, Poster, RequestPlaces, WorkQueue};
+use super::{Arena, BATCH, DeviceCounter, Pinned, QueueBlock, QueueView, SLOT};
 use crate::abi::GinConfig;
-use crate::coll::{Coll, Region};
+use crate::coll::{Coll, PluginRegion};
 use crate::operation::Counter;
 use crate::process::locked;
 use efa_queue::request::INLINE_128;
@@ -20,7 +20,7 @@ const MOST_BYTES: u64 = 4 << 30;
 const MOST_SLOTS: u64 = 1 << 20;
 /// Number of queues of a context in addition to those of its counters.
 const OWN_QUEUES: usize = 2;
-/// Distance between two [`Pair`]s in bytes.
+/// Distance between two [`EfaCudaQp`]s in bytes.
 const PAIR: usize = 256;
 /// Distance in bytes between the lines of two queues. A line contains the doorbell. Half a line after it is the
 /// counter, which another thread writes.
@@ -186,7 +186,7 @@ impl Making {
         let places = Places::of(&shape);
         let image = Image { address: arena.device(places.bytes)?, bytes: vec![0; places.bytes] };
         let bytes = shape.signal_bytes() as u64;
-        coll.register(region, Region { address: signals, bytes, cuda: true, never_reset: true });
+        coll.register(region, PluginRegion { address: signals, bytes, cuda: true, never_reset: true });
         Ok(Making { shape, places, rings, lines, counters, signals, region, rank: coll.rank, image })
     }
 
@@ -200,13 +200,13 @@ impl Making {
     }
 
     /// Returns the plugin's view of a queue.
-    fn queue(&self, index: usize) -> Queue {
+    fn queue(&self, index: usize) -> QueueView {
         let line = self.lines.host + (index * LINE) as u64;
         // SAFETY: the word belongs to the arena, which is dropped with the communicator. Requests are dropped with the
         // endpoint, which holds the communicator.
         let counter = unsafe { Counter::at(line + COUNTER_IN_LINE as u64) };
         let scratch = line + SCRATCH_IN_LINE as u64;
-        Queue {
+        QueueView {
             slots: self.rings.host + (index * self.shape.ring()) as u64,
             doorbell: line,
             counter,
@@ -240,7 +240,7 @@ impl Making {
             wqe_size: SLOT as u16,
             ..RequestPlaces::default()
         };
-        self.image.place(self.places.pairs + index * PAIR, Pair { send, places, ..Pair::default() });
+        self.image.place(self.places.pairs + index * PAIR, EfaCudaQp { send, places, ..EfaCudaQp::default() });
     }
 
     /// Writes the tables of targets.
@@ -319,13 +319,13 @@ impl Making {
 ///
 /// # Errors
 /// Returns a one-line error for an invalid number in `config`, or the driver's error.
-pub fn build(coll: &Coll, config: &GinConfig) -> Result<(Arc<Block>, u64), String> {
+pub fn build(coll: &Coll, config: &GinConfig) -> Result<(Arc<QueueBlock>, u64), String> {
     // Reserves the number before any step can fail, because the other ranks reserve the same number.
     let region = coll.reserve();
     build_as(coll, config, region).inspect_err(|_| coll.deregister(region))
 }
 
-fn build_as(coll: &Coll, config: &GinConfig, region: u32) -> Result<(Arc<Block>, u64), String> {
+fn build_as(coll: &Coll, config: &GinConfig, region: u32) -> Result<(Arc<QueueBlock>, u64), String> {
     let shape = Shape::of(config, coll.ranks)?;
     let mut arena = locked(&coll.arena);
     let mut making = Making::allocate(coll, &mut arena, shape, region)?;
@@ -341,7 +341,7 @@ fn build_as(coll: &Coll, config: &GinConfig, region: u32) -> Result<(Arc<Block>,
     unsafe { arena.write(image.address, &image.bytes) }?;
     drop(arena);
     let queues = (0..shape.queues()).map(|index| making.queue(index)).collect();
-    let block = Arc::new(Block { queues, contexts: shape.contexts, signals: shape.signals, region: *region });
+    let block = Arc::new(QueueBlock { queues, contexts: shape.contexts, signals: shape.signals, region: *region });
     coll.add_queues(block.clone());
     Ok((block, making.address(places.handles)))
 }

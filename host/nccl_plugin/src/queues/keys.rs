@@ -1,9 +1,9 @@
 //! Keys of requests: they identify a signal of a block, or the memory of a registration.
 
-use super::Block;
+use super::QueueBlock;
 use super::layout::{Image, MemoryHandle, MemoryPeer};
 use crate::coll::Coll;
-use crate::operation::Place;
+use crate::operation::RemoteLocation;
 use crate::process::locked;
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ pub(super) fn key(region: u32, context: usize) -> u32 {
 }
 
 /// Returns the word of the signal that a request names; `None` if there is no such signal.
-pub fn signal_at(coll: &Coll, blocks: &[Arc<Block>], pair: u16, key: u32) -> Option<Place> {
+pub fn signal_at(coll: &Coll, blocks: &[Arc<QueueBlock>], pair: u16, key: u32) -> Option<RemoteLocation> {
     let (region, context) = (key >> CONTEXT_BITS, key as usize & ((1 << CONTEXT_BITS) - 1));
     let block = blocks.iter().find(|block| block.region == region)?;
     let signal = usize::from(pair).checked_sub(1)?;
     (context < block.contexts && signal < block.signals && coll.region(region).is_some())
-        .then_some(Place { region, offset: ((context * block.signals + signal) * 8) as u64 })
+        .then_some(RemoteLocation { region, offset: ((context * block.signals + signal) * 8) as u64 })
 }
 
 /// Writes the description of a registration for the kernels: a pointer to a [`MemoryHandle`] that a [`MemoryPeer`] for

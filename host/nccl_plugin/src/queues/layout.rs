@@ -59,7 +59,7 @@ pub struct RequestPlaces {
 /// `efa_cuda_qp_v1`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pair {
+pub struct EfaCudaQp {
     /// Mask of extensions, which is 0.
     pub comp_mask: u64,
     /// Send queue, which contains all requests.
@@ -75,7 +75,7 @@ pub struct Pair {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Poster {
-    /// Address of a [`Pair`].
+    /// Address of a [`EfaCudaQp`].
     pub qp: u64,
     /// Completion queue, which kernels do not access.
     pub cq: u64,
@@ -189,7 +189,7 @@ pub(crate) struct Image {
 pub(crate) unsafe trait Plain: Copy {}
 
 // SAFETY: `repr(C)`, only numbers, and all padding is in fields (`layouts_have_no_gaps`).
-unsafe impl Plain for Pair {}
+unsafe impl Plain for EfaCudaQp {}
 // SAFETY: `repr(C)`, only numbers, and all padding is in fields (`layouts_have_no_gaps`).
 unsafe impl Plain for ContextHandle {}
 // SAFETY: `repr(C)`, only numbers, and all padding is in fields (`layouts_have_no_gaps`).
@@ -222,7 +222,7 @@ mod tests {
     fn layouts_have_no_gaps() {
         assert_eq!(size_of::<RequestPlaces>(), 8 + 4 + 4 + 4);
         assert_eq!(size_of::<WorkQueue>(), 10 * 4 + 16);
-        assert_eq!(size_of::<Pair>(), 8 + 2 * size_of::<WorkQueue>() + size_of::<RequestPlaces>() + 4);
+        assert_eq!(size_of::<EfaCudaQp>(), 8 + 2 * size_of::<WorkQueue>() + size_of::<RequestPlaces>() + 4);
         assert_eq!(size_of::<Poster>(), 40 + 8 + 16 + 8 + 8);
         assert_eq!(size_of::<CounterHandle>(), size_of::<Poster>() + 16);
         assert_eq!(size_of::<ContextHandle>(), 2 * size_of::<Poster>() + 16 + 16 + 16 + 24 + 8);

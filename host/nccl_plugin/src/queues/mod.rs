@@ -30,7 +30,7 @@ pub const BATCH: u32 = 16;
 
 /// The plugin's view of a queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Queue {
+pub struct QueueView {
     /// Address of the slots.
     pub slots: u64,
     /// Address of the doorbell.
@@ -57,9 +57,9 @@ pub struct DeviceCounter {
 
 /// A block of queues; the module documentation describes it.
 #[derive(Debug)]
-pub struct Block {
+pub struct QueueBlock {
     /// Queues of all contexts.
-    pub queues: Vec<Queue>,
+    pub queues: Vec<QueueView>,
     /// Number of contexts.
     pub contexts: usize,
     /// Number of signals per context.

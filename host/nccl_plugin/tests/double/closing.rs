@@ -4,8 +4,8 @@
 //! not wait for other nodes. A process may also exit without closing. `GINLAB_ROUNDS` sets the number of rounds; the
 //! suite runs only a few.
 
-use crate::device::{Signal, Word};
-use crate::rank::{Meeting, Memory, Rank, SIGNALS, until};
+use crate::device::{SignalTarget, TestSignal};
+use crate::rank::{NcclRank, RegisteredMemory, SIGNALS, SharedRankState, until};
 use crate::ranks;
 use nccl_ginlab::abi::{NcclResult, PTR_CUDA, PTR_HOST};
 use nccl_ginlab::settings::{COPIES, COUNT, FAULT, PRETEND, RAILS, RECORDS, RULE, STRATEGY, TIMEOUT};
@@ -30,7 +30,7 @@ fn rounds(few: usize) -> usize {
 }
 
 /// Registers the memory of a rank in these tests: source, target, and words of each kind.
-fn memories(rank: &Rank) -> Vec<Memory> {
+fn memories(rank: &NcclRank) -> Vec<RegisteredMemory> {
     let mut source = rank.register(LONG, PTR_CUDA, 0);
     source.words.fill(77);
     let target = rank.register(PUTS * LONG, PTR_CUDA, 0);
@@ -39,24 +39,25 @@ fn memories(rank: &Rank) -> Vec<Memory> {
 }
 
 /// Sends puts with signals of all kinds to a peer, and waits until they are complete.
-fn send(rank: &Rank, all: &[Memory], peer: usize) {
+fn send(rank: &NcclRank, all: &[RegisteredMemory], peer: usize) {
     post(rank, all, peer).into_iter().for_each(|request| rank.wait(request));
 }
 
 /// Posts puts with signals of all kinds to a peer.
-fn post(rank: &Rank, all: &[Memory], peer: usize) -> Vec<*mut c_void> {
+fn post(rank: &NcclRank, all: &[RegisteredMemory], peer: usize) -> Vec<*mut c_void> {
     let put = |index: usize| {
         let memory = &all[2 + index % 3];
-        let word = if index.is_multiple_of(3) { Word::Index(memory, 0) } else { Word::Address(memory, 0) };
+        let word =
+            if index.is_multiple_of(3) { SignalTarget::Index(memory, 0) } else { SignalTarget::Address(memory, 0) };
         let bytes = [8, 4096, LONG, 0][index % 4];
-        let signal = Some(Signal { word, add: 1, strong: index.is_multiple_of(2) });
+        let signal = Some(TestSignal { word, add: 1, strong: index.is_multiple_of(2) });
         rank.gin_put((index % 2) as i32, (&all[0], 0), bytes, (&all[1], (index * LONG) as u64), peer, signal, LONG)
     };
     (0..PUTS).flat_map(put).collect()
 }
 
 /// Waits for the puts of `send`, and checks them.
-fn receive(rank: &Rank, all: &[Memory]) {
+fn receive(rank: &NcclRank, all: &[RegisteredMemory]) {
     let each = PUTS as u64 / 3;
     until("signals of a rank that has closed", || {
         assert!(!rank.failed(), "an error of a rank that has closed");
@@ -185,8 +186,8 @@ fn child(name: &str, role: &str, case: &[(&str, &str)]) -> Child {
 
 /// Runs as rank 0 of two.
 fn be_child(role: &str) -> ! {
-    let meeting = Meeting::of(2);
-    let rank = Rank::join_by(&meeting, 0, &[(PRETEND, "1"), (TIMEOUT, "20")], |handle| {
+    let meeting = SharedRankState::of(2);
+    let rank = NcclRank::join_by(&meeting, 0, &[(PRETEND, "1"), (TIMEOUT, "20")], |handle| {
         println!("\nhandle {}", hex(&handle));
         let other = std::io::stdin().lines().next().unwrap().unwrap();
         vec![handle, unhex(&other)]
@@ -209,7 +210,7 @@ fn be_child(role: &str) -> ! {
 fn beside_child(
     child: &mut Child,
     variables: &[(&str, &str)],
-) -> (Rank, Vec<Memory>, BufReader<std::process::ChildStdout>) {
+) -> (NcclRank, Vec<RegisteredMemory>, BufReader<std::process::ChildStdout>) {
     let mut said = BufReader::new(child.stdout.take().unwrap());
     let mut line = |start: &str| {
         loop {
@@ -220,9 +221,9 @@ fn beside_child(
             }
         }
     };
-    let meeting: Arc<Meeting> = Meeting::of(2);
+    let meeting: Arc<SharedRankState> = SharedRankState::of(2);
     let theirs = unhex(&line("handle "));
-    let rank = Rank::join_by(&meeting, 1, variables, |handle| {
+    let rank = NcclRank::join_by(&meeting, 1, variables, |handle| {
         writeln!(child.stdin.as_mut().unwrap(), "{}", hex(&handle)).unwrap();
         vec![theirs, handle]
     })

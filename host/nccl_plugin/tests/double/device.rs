@@ -8,45 +8,45 @@
 //! - A put with a weak signal at an address is split into an `iput` without a signal and an `iputSignal` of no bytes.
 //! - A put of more than 1 GiB is split into several, of which the last has the signal.
 
-use crate::rank::{Memory, Rank};
+use crate::rank::{NcclRank, RegisteredMemory};
 use std::ffi::{c_int, c_void};
 
 /// A word to which a signal adds.
 #[derive(Clone, Copy)]
-pub enum Word<'a> {
+pub enum SignalTarget<'a> {
     /// An indexed signal, in NCCL's own never-reset memory.
-    Index(&'a Memory, u64),
+    Index(&'a RegisteredMemory, u64),
     /// A word in a window, in GPU or host memory, which a program may reset.
-    Address(&'a Memory, u64),
+    Address(&'a RegisteredMemory, u64),
 }
 
 /// A signal of a put.
 #[derive(Clone, Copy)]
-pub struct Signal<'a> {
-    pub word: Word<'a>,
+pub struct TestSignal<'a> {
+    pub word: SignalTarget<'a>,
     pub add: u64,
     pub strong: bool,
 }
 
-impl Rank {
+impl NcclRank {
     /// Submits a put like NCCL's kernels, with or without a signal. `most` is the maximum length of one call: 1 GiB in
     /// NCCL, less in these tests.
     #[allow(clippy::too_many_arguments, reason = "as NCCL's")]
     pub fn gin_put(
         &self,
         context: c_int,
-        from: (&Memory, u64),
+        from: (&RegisteredMemory, u64),
         bytes: usize,
-        to: (&Memory, u64),
+        to: (&RegisteredMemory, u64),
         peer: usize,
-        signal: Option<Signal<'_>>,
+        signal: Option<TestSignal<'_>>,
         most: usize,
     ) -> Vec<*mut c_void> {
         let bundled = signal.map(|signal| match signal.word {
-            Word::Index(memory, index) => (memory, index * 8, signal.add, signal.strong),
-            Word::Address(memory, offset) => (memory, offset, signal.add, signal.strong),
+            SignalTarget::Index(memory, index) => (memory, index * 8, signal.add, signal.strong),
+            SignalTarget::Address(memory, offset) => (memory, offset, signal.add, signal.strong),
         });
-        let splits = signal.is_some_and(|signal| !signal.strong && matches!(signal.word, Word::Address(..)));
+        let splits = signal.is_some_and(|signal| !signal.strong && matches!(signal.word, SignalTarget::Address(..)));
         let (mut requests, mut at) = (Vec::new(), 0);
         while bytes - at > most {
             requests.push(self.put_in(

@@ -2,7 +2,7 @@
 //! tests/cuda_double.c.
 
 use crate::again::{alone, is_alone};
-use crate::rank::{Meeting, Rank};
+use crate::rank::{NcclRank, SharedRankState};
 use nccl_ginlab::abi::{NcclResult, PTR_CUDA, PTR_HOST};
 use nccl_ginlab::settings::{COPIES, WORDS};
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
@@ -71,7 +71,7 @@ const NOTHING: &str = "streams 0 events 0 pinned 0 registered 0 device 0 wrong 0
 
 /// Opens a communicator of one rank, and issues puts if that succeeds.
 fn open(variables: &[(&str, &str)], puts: bool) -> Result<(), NcclResult> {
-    let rank = Rank::join(&Meeting::of(1), 0, variables)?;
+    let rank = NcclRank::join(&SharedRankState::of(1), 0, variables)?;
     if !puts {
         rank.close(Vec::new());
         return Ok(());

@@ -1,13 +1,13 @@
 //! Slots for regions that the target registers later.
 
-use crate::rank::{Memory, Rank, SIGNALS, until};
+use crate::rank::{NcclRank, RegisteredMemory, SIGNALS, until};
 use crate::ranks;
 use nccl_ginlab::abi::{PTR_CUDA, PTR_HOST};
 use nccl_ginlab::settings::{PRETEND, TIMEOUT};
 use std::ffi::c_int;
 
 /// Lets the plugin handle all slots that have arrived at this rank.
-fn handle_slots(rank: &Rank, memory: &Memory) {
+fn handle_slots(rank: &NcclRank, memory: &RegisteredMemory) {
     (0..3).for_each(|_| rank.wait(rank.put((memory, 0), 8, (memory, 0), rank.me, None)));
 }
 

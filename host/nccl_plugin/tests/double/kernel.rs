@@ -1,11 +1,11 @@
 //! One rank of type 5: the table of v14 as NCCL 2.32.3 calls it, and NCCL's device side of the queues executed on the
 //! CPU. It performs the same reads and writes as `gin_efa_gda.h`, in the same order.
 
-use crate::rank::{Meeting, Memory, OK, until};
+use crate::rank::{OK, RegisteredMemory, SharedRankState, until};
 use efa_queue::request::{self, Head};
 use efa_queue::{Local, To, rules};
 use nccl_ginlab::abi::{DeviceHandle, GinConfig, GinProperties, NcclResult, PTR_CUDA, Properties};
-use nccl_ginlab::queues::layout::{ContextHandle, CounterHandle, MemoryHandle, MemoryPeer, Pair, Poster};
+use nccl_ginlab::queues::layout::{ContextHandle, CounterHandle, EfaCudaQp, MemoryHandle, MemoryPeer, Poster};
 use nccl_ginlab::tables::ncclGinPlugin_v14;
 use nccl_ginlab::testing::set_variables;
 use std::cell::RefCell;
@@ -20,7 +20,7 @@ pub const COUNTERS: i32 = 2;
 
 /// One rank as NCCL drives it with the table of v14.
 pub struct Card {
-    pub meeting: Arc<Meeting>,
+    pub meeting: Arc<SharedRankState>,
     pub me: usize,
     pub plugin: *mut c_void,
     pub coll: *mut c_void,
@@ -33,14 +33,14 @@ pub struct Card {
 
 /// A queue of a context.
 #[derive(Clone, Copy, Debug)]
-pub enum By {
+pub enum ContextQueue {
     Data,
     Values,
     Counter(usize),
 }
 
 impl Card {
-    pub fn join(meeting: &Arc<Meeting>, me: usize, variables: &[(&str, &str)]) -> Card {
+    pub fn join(meeting: &Arc<SharedRankState>, me: usize, variables: &[(&str, &str)]) -> Card {
         let table = &ncclGinPlugin_v14;
         set_variables(variables);
         let mut card = Card {
@@ -94,8 +94,8 @@ impl Card {
         }
     }
 
-    pub fn register(&self, bytes: usize) -> Memory {
-        let mut memory = Memory { words: vec![0; bytes.div_ceil(8)], handle: null_mut() };
+    pub fn register(&self, bytes: usize) -> RegisteredMemory {
+        let mut memory = RegisteredMemory { words: vec![0; bytes.div_ceil(8)], handle: null_mut() };
         let (address, length) = (memory.words.as_mut_ptr().cast(), memory.words.len() * 8);
         let mut window = null_mut();
         // SAFETY: the call and its arguments are those of NCCL; the test keeps the memory until `leave`.
@@ -118,7 +118,7 @@ impl Card {
     }
 
     /// Returns this rank's description of a registration, and that of a peer.
-    pub fn window(&self, memory: &Memory, peer: usize) -> (MemoryHandle, MemoryPeer) {
+    pub fn window(&self, memory: &RegisteredMemory, peer: usize) -> (MemoryHandle, MemoryPeer) {
         let window = self.windows.borrow()[&(memory.handle as u64)];
         // SAFETY: the plugin has created a pointer to a handle, which an entry for each peer follows.
         unsafe {
@@ -143,7 +143,7 @@ impl Card {
     /// requests written since the last ring.
     pub fn post(&self, poster: &Poster, rings: bool, make: impl FnOnce(bool) -> [u64; 16]) {
         // SAFETY: the plugin has created the queue pair.
-        let pair = unsafe { &*(poster.qp as *const Pair) };
+        let pair = unsafe { &*(poster.qp as *const EfaCudaQp) };
         let mut posted = self.posted.borrow_mut();
         let posted = posted.entry(poster.qp).or_default();
         let counter = poster.local_cntr_value as *const AtomicU64;
@@ -164,18 +164,18 @@ impl Card {
         }
     }
 
-    pub fn ring(&self, pair: &Pair, count: u32) {
+    pub fn ring(&self, pair: &EfaCudaQp, count: u32) {
         // SAFETY: the doorbell is a word of the plugin. The release order replaces the kernels' fence before the
         // doorbell.
         unsafe { (*(pair.send.db as *const AtomicU32)).store(count, Ordering::Release) };
     }
 
-    pub fn poster(&self, context: usize, by: By) -> Poster {
+    pub fn poster(&self, context: usize, by: ContextQueue) -> Poster {
         let context = self.context(context);
         match by {
-            By::Data => context.data,
-            By::Values => context.pvdata,
-            By::Counter(index) => self.counter_handle(context.counter_handles, index).base,
+            ContextQueue::Data => context.data,
+            ContextQueue::Values => context.pvdata,
+            ContextQueue::Counter(index) => self.counter_handle(context.counter_handles, index).base,
         }
     }
 
@@ -187,10 +187,10 @@ impl Card {
     pub fn put(
         &self,
         context: usize,
-        by: By,
-        from: (&Memory, u64),
+        by: ContextQueue,
+        from: (&RegisteredMemory, u64),
         bytes: u32,
-        to: (&Memory, u64),
+        to: (&RegisteredMemory, u64),
         peer: usize,
         signal: Option<usize>,
         rings: bool,
@@ -207,7 +207,14 @@ impl Card {
         });
     }
 
-    pub fn put_value(&self, context: usize, value: u64, to: (&Memory, u64), peer: usize, signal: Option<usize>) {
+    pub fn put_value(
+        &self,
+        context: usize,
+        value: u64,
+        to: (&RegisteredMemory, u64),
+        peer: usize,
+        signal: Option<usize>,
+    ) {
         let poster = self.context(context).pvdata;
         let whom = self.to(&poster, peer, signal);
         let (_, there) = self.window(to.0, peer);
@@ -218,7 +225,14 @@ impl Card {
         });
     }
 
-    pub fn get(&self, context: usize, from: (&Memory, u64), bytes: u32, to: (&Memory, u64), peer: usize) {
+    pub fn get(
+        &self,
+        context: usize,
+        from: (&RegisteredMemory, u64),
+        bytes: u32,
+        to: (&RegisteredMemory, u64),
+        peer: usize,
+    ) {
         let poster = self.context(context).data;
         let whom = self.to(&poster, peer, None);
         let ((_, there), (here, _)) = (self.window(from.0, peer), self.window(to.0, peer));
@@ -232,7 +246,7 @@ impl Card {
     pub fn flush(&self, context: usize) {
         let handle = self.context(context);
         let mut posters = vec![handle.data, handle.pvdata];
-        posters.extend((0..handle.counters as usize).map(|index| self.poster(context, By::Counter(index))));
+        posters.extend((0..handle.counters as usize).map(|index| self.poster(context, ContextQueue::Counter(index))));
         posters.iter().for_each(|poster| self.wait(poster));
     }
 
@@ -264,7 +278,7 @@ impl Card {
         error
     }
 
-    pub fn leave(self, memories: Vec<Memory>) {
+    pub fn leave(self, memories: Vec<RegisteredMemory>) {
         self.meeting.meet();
         let table = &ncclGinPlugin_v14;
         // SAFETY: the calls and their arguments are those of NCCL.

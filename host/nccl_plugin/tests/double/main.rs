@@ -24,7 +24,7 @@ use nccl_ginlab::abi::{NcclResult, PTR_CUDA, PTR_HOST, SIGNAL_ADD, SIGNAL_INC};
 use nccl_ginlab::settings::PRETEND;
 use nccl_ginlab::settings::{COPIES, COUNT, FAULT, RAILS, RECORDS, RULE, STRATEGY, TIMEOUT, TRACE};
 use nccl_ginlab::tables::{ncclRmaPlugin_v13, ncclRmaPlugin_v14, ncclRmaPlugin_v15, ncclRmaPlugin_v16};
-use rank::{Meeting, Memory, OK, Rank, SIGNALS, until};
+use rank::{NcclRank, OK, RegisteredMemory, SIGNALS, SharedRankState, until};
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,12 +36,12 @@ fn byte(from: usize, to: usize, index: usize, round: usize) -> u8 {
 }
 
 /// Runs `program` on threads that act as ranks.
-fn ranks(count: usize, variables: &[(&str, &str)], program: impl Fn(Rank) + Send + Sync) {
-    let meeting = Meeting::of(count);
+fn ranks(count: usize, variables: &[(&str, &str)], program: impl Fn(NcclRank) + Send + Sync) {
+    let meeting = SharedRankState::of(count);
     std::thread::scope(|scope| {
         for me in 0..count {
             let (meeting, program) = (&meeting, &program);
-            scope.spawn(move || program(Rank::join(meeting, me, variables).unwrap()));
+            scope.spawn(move || program(NcclRank::join(meeting, me, variables).unwrap()));
         }
     });
 }
@@ -51,7 +51,7 @@ const STRIDE: usize = 300_032;
 
 /// Runs puts of all sizes to all ranks, each with a signal; strong signals after puts without one; gets; and signals in
 /// a user's own words.
-fn everything(rank: &Rank, kind: c_int, rounds: usize) -> Vec<Memory> {
+fn everything(rank: &NcclRank, kind: c_int, rounds: usize) -> Vec<RegisteredMemory> {
     let (me, ranks) = (rank.me, rank.meeting.ranks);
     let mut source = rank.register(ranks * STRIDE, kind, 0);
     let mut target = rank.register(ranks * STRIDE, kind, 0);
@@ -246,14 +246,14 @@ fn older_tables_call_same_functions() {
 #[test]
 fn faults_are_reported_and_waits_end() {
     for fault in ["error:2", "lost:2", "dead:2"] {
-        let meeting = Meeting::of(2);
+        let meeting = SharedRankState::of(2);
         std::thread::scope(|scope| {
             for me in 0..2 {
                 let meeting = &meeting;
                 scope.spawn(move || {
                     let variables: &[(&str, &str)] =
                         if me == 0 { &[(TIMEOUT, "1"), (FAULT, fault)] } else { &[(TIMEOUT, "1")] };
-                    let rank = Rank::join(meeting, me, variables).unwrap();
+                    let rank = NcclRank::join(meeting, me, variables).unwrap();
                     let (source, target) = (rank.register(1 << 20, PTR_HOST, 0), rank.register(1 << 20, PTR_HOST, 0));
                     meeting.meet();
                     let first = rank.put((&source, 0), 8, (&target, 0), 1 - me, None);

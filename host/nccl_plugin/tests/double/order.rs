@@ -4,9 +4,9 @@
 //! Two puts write to one place, and the second is posted when the first is complete. The final value shows which
 //! arrived last, so the test does not depend on a read at the right time.
 
-use crate::kernel::{By, Card};
+use crate::kernel::{Card, ContextQueue};
 use crate::queues::cards;
-use crate::rank::{Memory, OK, until};
+use crate::rank::{OK, RegisteredMemory, until};
 use nccl_ginlab::settings::{COUNT, RAILS, RULE, STRATEGY, TIMEOUT};
 
 /// Number of places, each written twice.
@@ -17,7 +17,7 @@ const OLD: u64 = 0x0101_0101_0101_0101;
 const NEW: u64 = 0x0202_0202_0202_0202;
 
 /// Runs `program` over the worst-case network model with several seeds; rank 0 sends.
-fn over_seeds(seeds: u64, program: impl Fn(&Card) -> Vec<Memory> + Send + Sync) {
+fn over_seeds(seeds: u64, program: impl Fn(&Card) -> Vec<RegisteredMemory> + Send + Sync) {
     for seed in 1..=seeds {
         let rails = format!("worst:seed={seed},delay=500");
         let rule = ["count", "own", "drain", "sequence"][seed as usize % 4];
@@ -56,7 +56,7 @@ fn complete_puts_precede_later_puts() {
             card.meeting.meet();
             if card.me == 0 {
                 for index in 0..PLACES {
-                    for (source, by) in [(&old, By::Data), (&new, By::Counter(0))] {
+                    for (source, by) in [(&old, ContextQueue::Data), (&new, ContextQueue::Counter(0))] {
                         card.put(0, by, (source, 0), bytes as u32, (&target, index * bytes), 1, Some(0), true);
                         card.wait(&card.poster(0, by));
                     }
@@ -81,10 +81,10 @@ fn completion_guarantee_holds_with_earlier_put_in_flight() {
         card.meeting.meet();
         if card.me == 0 {
             for index in 0..PLACES {
-                card.put(0, By::Data, (&long, 0), 8 * LONG as u32, (&target, 0), 1, None, true);
+                card.put(0, ContextQueue::Data, (&long, 0), 8 * LONG as u32, (&target, 0), 1, None, true);
                 for value in [OLD, NEW] {
                     card.put_value(0, value, (&target, at(index)), 1, Some(0));
-                    card.wait(&card.poster(0, By::Values));
+                    card.wait(&card.poster(0, ContextQueue::Values));
                 }
             }
         } else {
@@ -107,9 +107,9 @@ fn get_after_complete_put_reads_its_bytes() {
         card.meeting.meet();
         if card.me == 0 {
             for round in 1..=PLACES {
-                card.put(0, By::Data, (&long, 0), 8 * LONG as u32, (&target, 0), 1, None, true);
+                card.put(0, ContextQueue::Data, (&long, 0), 8 * LONG as u32, (&target, 0), 1, None, true);
                 card.put_value(0, round, (&target, 8 * LONG), 1, None);
-                card.wait(&card.poster(0, By::Values));
+                card.wait(&card.poster(0, ContextQueue::Values));
                 card.get(0, (&target, 8 * LONG), 8, (&back, 0), 1);
                 card.flush(0);
                 assert_eq!(back.word(0), round, "a get that has overtaken a put");

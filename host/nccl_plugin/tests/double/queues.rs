@@ -1,7 +1,7 @@
 //! Type 5: requests that kernels write into queues.
 
-use crate::kernel::{By, Card};
-use crate::rank::{Meeting, Memory, OK, until};
+use crate::kernel::{Card, ContextQueue};
+use crate::rank::{OK, RegisteredMemory, SharedRankState, until};
 use crate::{SIZES, STRIDE, byte};
 use efa_queue::request::{self, Head};
 use efa_queue::{Local, To};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 pub fn cards(count: usize, variables: &[(&str, &str)], program: impl Fn(Card) + Send + Sync) {
     let with: Vec<(&str, &str)> = variables.iter().copied().chain([(PRETEND, "1")]).collect();
-    let meeting: Arc<Meeting> = Meeting::of(count);
+    let meeting: Arc<SharedRankState> = SharedRankState::of(count);
     std::thread::scope(|scope| {
         for me in 0..count {
             let (meeting, program, with) = (&meeting, &program, &with);
@@ -24,7 +24,7 @@ pub fn cards(count: usize, variables: &[(&str, &str)], program: impl Fn(Card) + 
 }
 
 /// Runs puts of all sizes, with counters, values, gets and sums. The number of requests exceeds the slots of a queue.
-fn everything(card: &Card) -> Vec<Memory> {
+fn everything(card: &Card) -> Vec<RegisteredMemory> {
     let (me, ranks) = (card.me, card.meeting.ranks);
     let (mut source, mut target) = (card.register(ranks * STRIDE), card.register(ranks * STRIDE));
     card.meeting.meet();
@@ -37,7 +37,7 @@ fn everything(card: &Card) -> Vec<Memory> {
         target.bytes_mut().fill(0xEE);
         card.meeting.meet();
         for to in 0..ranks {
-            let by = if round % 2 == 0 { By::Data } else { By::Counter(1) };
+            let by = if round % 2 == 0 { ContextQueue::Data } else { ContextQueue::Counter(1) };
             let from = (&source, (to * STRIDE) as u64);
             card.put(round % 2, by, from, size as u32, (&target, (me * STRIDE) as u64), to, Some(0), true);
         }
@@ -60,12 +60,12 @@ fn everything(card: &Card) -> Vec<Memory> {
     for index in 0..1200u64 {
         let rings = index % 7 == 0 || index == 1199;
         let offset = index * 8 % 4096;
-        card.put(0, By::Data, (&source, offset), 8, (&target, at + offset), to, None, rings);
+        card.put(0, ContextQueue::Data, (&source, offset), 8, (&target, at + offset), to, None, rings);
     }
     card.flush(0);
     // Completed puts arrive before all operations that are sent afterwards.
-    card.put(0, By::Data, (&source, 0), 0, (&target, 0), to, Some(1), true);
-    (0..2).for_each(|_| card.put(0, By::Data, (&source, 0), 0, (&target, 0), to, Some(1), true));
+    card.put(0, ContextQueue::Data, (&source, 0), 0, (&target, 0), to, Some(1), true);
+    (0..2).for_each(|_| card.put(0, ContextQueue::Data, (&source, 0), 0, (&target, 0), to, Some(1), true));
     until("a sum", || card.signal(0, 1) == 3);
     let from = (me + ranks - 1) % ranks;
     let came = &target.bytes()[from * STRIDE..][..4096];
@@ -157,7 +157,7 @@ fn numbers_that_cannot_be_are_refused() {
         }
         // Queues have the requested depth, within limits. Counters and signals have no queues.
         assert_eq!(card.contexts(GinConfig { signals: 0, counters: 0, contexts: 1, queue_depth: 5, ..good }), OK);
-        assert_eq!(card.poster(0, By::Data).sq_size, 64);
+        assert_eq!(card.poster(0, ContextQueue::Data).sq_size, 64);
         card.leave(Vec::new());
     });
 }
@@ -180,7 +180,7 @@ fn region_numbers_agree_after_failed_context() {
         source.words[0] = 77 + card.me as u64;
         card.meeting.meet();
         let peer = 1 - card.me;
-        card.put(0, By::Data, (&source, 0), 8, (&target, 0), peer, Some(0), true);
+        card.put(0, ContextQueue::Data, (&source, 0), 8, (&target, 0), peer, Some(0), true);
         until("a signal", || {
             assert!(!card.failed());
             card.signal(0, 0) == 1
@@ -238,7 +238,7 @@ fn invalid_requests_end_communicator() {
         cards(1, &[(TIMEOUT, "5")], |mut card| {
             assert_eq!(card.contexts(Card::config()), OK);
             let memory = card.register(64);
-            card.post(&card.poster(0, By::Data), true, |phase| make(&card, phase));
+            card.post(&card.poster(0, ContextQueue::Data), true, |phase| make(&card, phase));
             until(name, || card.failed());
             card.leave(vec![memory]);
         });
@@ -246,7 +246,7 @@ fn invalid_requests_end_communicator() {
     // The number of requests without a doorbell exceeds a batch.
     cards(1, &[(TIMEOUT, "5")], |mut card| {
         assert_eq!(card.contexts(Card::config()), OK);
-        let poster = card.poster(0, By::Data);
+        let poster = card.poster(0, ContextQueue::Data);
         for number in 0..=BATCH {
             assert!(!card.failed(), "refused at request {number}");
             card.post(&poster, false, |phase| {
@@ -260,9 +260,9 @@ fn invalid_requests_end_communicator() {
     for count in [u32::from(u16::MAX), 600] {
         cards(1, &[(TIMEOUT, "5")], |mut card| {
             assert_eq!(card.contexts(Card::config()), OK);
-            let poster = card.poster(0, By::Data);
+            let poster = card.poster(0, ContextQueue::Data);
             // SAFETY: the plugin has created the queue pair.
-            let pair = unsafe { &*(poster.qp as *const nccl_ginlab::queues::layout::Pair) };
+            let pair = unsafe { &*(poster.qp as *const nccl_ginlab::queues::layout::EfaCudaQp) };
             card.ring(pair, count);
             until("an end", || card.failed());
             card.leave(Vec::new());

@@ -15,15 +15,15 @@ pub const OK: NcclResult = NcclResult::SUCCESS;
 pub const SIGNALS: u64 = 3;
 
 /// State that ranks share in addition to the plugin.
-pub struct Meeting {
+pub struct SharedRankState {
     pub ranks: usize,
     pub handles: Mutex<Vec<[u8; 128]>>,
     pub come: AtomicUsize,
 }
 
-impl Meeting {
-    pub fn of(ranks: usize) -> Arc<Meeting> {
-        Arc::new(Meeting { ranks, handles: Mutex::new(vec![[0; 128]; ranks]), come: AtomicUsize::new(0) })
+impl SharedRankState {
+    pub fn of(ranks: usize) -> Arc<SharedRankState> {
+        Arc::new(SharedRankState { ranks, handles: Mutex::new(vec![[0; 128]; ranks]), come: AtomicUsize::new(0) })
     }
 
     pub fn meet(&self) {
@@ -49,8 +49,8 @@ pub fn until(what: &str, mut there: impl FnMut() -> bool) {
 }
 
 /// One rank as NCCL drives it with the table of v16.
-pub struct Rank {
-    pub meeting: Arc<Meeting>,
+pub struct NcclRank {
+    pub meeting: Arc<SharedRankState>,
     pub me: usize,
     pub plugin: *mut c_void,
     pub coll: *mut c_void,
@@ -58,13 +58,13 @@ pub struct Rank {
 }
 
 /// Memory and its registration.
-pub struct Memory {
+pub struct RegisteredMemory {
     pub words: Vec<u64>,
     pub handle: *mut c_void,
 }
 
 /// Leaks the memory of a failed test: the plugin may still write to it, and a crash would hide the cause.
-impl Drop for Memory {
+impl Drop for RegisteredMemory {
     fn drop(&mut self) {
         if std::thread::panicking() {
             std::mem::forget(std::mem::take(&mut self.words));
@@ -72,7 +72,7 @@ impl Drop for Memory {
     }
 }
 
-impl Memory {
+impl RegisteredMemory {
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the vector has that many bytes; the test reads them after they have arrived.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.words.len() * 8) }
@@ -89,9 +89,9 @@ impl Memory {
     }
 }
 
-impl Rank {
-    pub fn join(meeting: &Arc<Meeting>, me: usize, variables: &[(&str, &str)]) -> Result<Rank, NcclResult> {
-        Rank::join_by(meeting, me, variables, |handle| {
+impl NcclRank {
+    pub fn join(meeting: &Arc<SharedRankState>, me: usize, variables: &[(&str, &str)]) -> Result<NcclRank, NcclResult> {
+        NcclRank::join_by(meeting, me, variables, |handle| {
             meeting.handles.lock().unwrap()[me] = handle;
             meeting.meet();
             meeting.handles.lock().unwrap().clone()
@@ -100,14 +100,15 @@ impl Rank {
 
     /// Joins the communicator. `exchange` sends this rank's handle to the others and returns those of all ranks.
     pub fn join_by(
-        meeting: &Arc<Meeting>,
+        meeting: &Arc<SharedRankState>,
         me: usize,
         variables: &[(&str, &str)],
         exchange: impl FnOnce([u8; 128]) -> Vec<[u8; 128]>,
-    ) -> Result<Rank, NcclResult> {
+    ) -> Result<NcclRank, NcclResult> {
         let table = &ncclRmaPlugin_v16;
         set_variables(variables);
-        let mut rank = Rank { meeting: meeting.clone(), me, plugin: null_mut(), coll: null_mut(), context: null_mut() };
+        let mut rank =
+            NcclRank { meeting: meeting.clone(), me, plugin: null_mut(), coll: null_mut(), context: null_mut() };
         let (mut listener, mut handle) = (null_mut(), [0u8; 128]);
         // SAFETY: the calls and their arguments are those of NCCL.
         unsafe {
@@ -139,8 +140,8 @@ impl Rank {
         Ok(rank)
     }
 
-    pub fn register(&self, bytes: usize, kind: c_int, flags: u64) -> Memory {
-        let mut memory = Memory { words: vec![0; bytes.div_ceil(8)], handle: null_mut() };
+    pub fn register(&self, bytes: usize, kind: c_int, flags: u64) -> RegisteredMemory {
+        let mut memory = RegisteredMemory { words: vec![0; bytes.div_ceil(8)], handle: null_mut() };
         let (address, length) = (memory.words.as_mut_ptr().cast(), memory.words.len() * 8);
         // SAFETY: the call and its arguments are those of NCCL; the test keeps the memory until `leave`.
         let result =
@@ -152,37 +153,37 @@ impl Rank {
     /// Submits a put in context 0. The signal is its memory, offset and value to add, and whether it is strong.
     pub fn put(
         &self,
-        from: (&Memory, u64),
+        from: (&RegisteredMemory, u64),
         bytes: usize,
-        to: (&Memory, u64),
+        to: (&RegisteredMemory, u64),
         peer: usize,
-        signal: Option<(&Memory, u64, u64, bool)>,
+        signal: Option<(&RegisteredMemory, u64, u64, bool)>,
     ) -> *mut c_void {
         self.put_in(0, from, bytes, to, peer, signal)
     }
 
-    /// Like [`put`](Rank::put), in a given context.
+    /// Like [`put`](NcclRank::put), in a given context.
     pub fn put_in(
         &self,
         context: c_int,
-        from: (&Memory, u64),
+        from: (&RegisteredMemory, u64),
         bytes: usize,
-        to: (&Memory, u64),
+        to: (&RegisteredMemory, u64),
         peer: usize,
-        signal: Option<(&Memory, u64, u64, bool)>,
+        signal: Option<(&RegisteredMemory, u64, u64, bool)>,
     ) -> *mut c_void {
         self.try_put_in(context, from, bytes, to, peer, signal).unwrap()
     }
 
-    /// Like [`put_in`](Rank::put_in), if the plugin may refuse it.
+    /// Like [`put_in`](NcclRank::put_in), if the plugin may refuse it.
     pub fn try_put_in(
         &self,
         context: c_int,
-        from: (&Memory, u64),
+        from: (&RegisteredMemory, u64),
         bytes: usize,
-        to: (&Memory, u64),
+        to: (&RegisteredMemory, u64),
         peer: usize,
-        signal: Option<(&Memory, u64, u64, bool)>,
+        signal: Option<(&RegisteredMemory, u64, u64, bool)>,
     ) -> Result<*mut c_void, NcclResult> {
         let mut request = null_mut();
         let peer = peer as u32;
@@ -217,7 +218,13 @@ impl Rank {
         if result == OK { Ok(request) } else { Err(result) }
     }
 
-    pub fn get(&self, from: (&Memory, u64), bytes: usize, to: (&Memory, u64), peer: usize) -> *mut c_void {
+    pub fn get(
+        &self,
+        from: (&RegisteredMemory, u64),
+        bytes: usize,
+        to: (&RegisteredMemory, u64),
+        peer: usize,
+    ) -> *mut c_void {
         let mut request = null_mut();
         // SAFETY: the call and its arguments are those of NCCL.
         let result = unsafe {
@@ -262,13 +269,13 @@ impl Rank {
         error
     }
 
-    pub fn leave(self, memories: Vec<Memory>) {
+    pub fn leave(self, memories: Vec<RegisteredMemory>) {
         self.meeting.meet();
         self.close(memories);
     }
 
     /// Closes immediately, regardless of the other ranks.
-    pub fn close(self, memories: Vec<Memory>) {
+    pub fn close(self, memories: Vec<RegisteredMemory>) {
         let table = &ncclRmaPlugin_v16;
         // SAFETY: the calls and their arguments are those of NCCL.
         unsafe {

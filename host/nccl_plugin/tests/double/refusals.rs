@@ -2,9 +2,9 @@
 //! version might.
 
 use crate::again::alone;
-use crate::kernel::{By, Card};
+use crate::kernel::{Card, ContextQueue};
 use crate::queues::cards;
-use crate::rank::{Meeting, Memory, OK, Rank, SIGNALS, until};
+use crate::rank::{NcclRank, OK, RegisteredMemory, SIGNALS, SharedRankState, until};
 use crate::ranks;
 use nccl_ginlab::abi::*;
 use nccl_ginlab::settings::{COUNT, FAULT, RAILS, RULE, STRATEGY, TIMEOUT};
@@ -99,17 +99,19 @@ fn variables_that_cannot_be_end_at_init() {
 
 #[test]
 fn differing_or_missing_ranks_fail_at_connect() {
-    let meeting = Meeting::of(2);
+    let meeting = SharedRankState::of(2);
     std::thread::scope(|scope| {
         for (me, rule) in ["count", "own"].into_iter().enumerate() {
             let meeting = &meeting;
-            scope.spawn(move || assert_eq!(Rank::join(meeting, me, &[(RULE, rule)]).err(), Some(NcclResult::REMOTE)));
+            scope.spawn(move || {
+                assert_eq!(NcclRank::join(meeting, me, &[(RULE, rule)]).err(), Some(NcclResult::REMOTE))
+            });
         }
     });
-    let alone = Meeting::of(2);
+    let alone = SharedRankState::of(2);
     // The other rank has called `listen`, and does not connect.
     alone.come.fetch_add(1, Ordering::AcqRel);
-    assert_eq!(Rank::join(&alone, 0, &[(TIMEOUT, "1")]).err(), Some(NcclResult::REMOTE));
+    assert_eq!(NcclRank::join(&alone, 0, &[(TIMEOUT, "1")]).err(), Some(NcclResult::REMOTE));
 }
 
 /// Calls every function that returns a value with a null pointer for it. No object is created, and existing objects
@@ -233,8 +235,8 @@ fn places_are_checked_on_both_sides() {
     ranks(1, &[], |rank| {
         let table = &ncclRmaPlugin_v16;
         let memory = rank.register(64, PTR_HOST, 0);
-        let other = Rank::join(&Meeting::of(1), 0, &[]).unwrap();
-        let strangers: Vec<Memory> = (0..2).map(|_| other.register(64, PTR_HOST, 0)).collect();
+        let other = NcclRank::join(&SharedRankState::of(1), 0, &[]).unwrap();
+        let strangers: Vec<RegisteredMemory> = (0..2).map(|_| other.register(64, PTR_HOST, 0)).collect();
         let (context, handle, stranger) = (rank.context, memory.handle, strangers[1].handle);
         let mut out = null_mut();
         // SAFETY: the calls are those of NCCL, with arguments that are valid or are rejected.
@@ -362,13 +364,13 @@ fn ranks_and_handles_are_checked_before_connecting() {
 /// If this machine does not have the requested rails, all ranks get an error, and none waits for the other.
 #[test]
 fn missing_rails_fail_at_connect() {
-    let meeting = Meeting::of(2);
+    let meeting = SharedRankState::of(2);
     std::thread::scope(|scope| {
         for me in 0..2 {
             let meeting = &meeting;
             // No machine has this many rails, and without libfabric there are none at all.
             let variables = [(RAILS, "tcp:nowhere"), (COUNT, "64"), (TIMEOUT, "5")];
-            scope.spawn(move || assert_eq!(Rank::join(meeting, me, &variables).err(), Some(NcclResult::REMOTE)));
+            scope.spawn(move || assert_eq!(NcclRank::join(meeting, me, &variables).err(), Some(NcclResult::REMOTE)));
         }
     });
 }
@@ -429,7 +431,7 @@ fn rejected_queues_leave_no_trace() {
         let memory = card.register(64);
         assert_eq!(card.window(&memory, 0).0.lkey, 0);
         assert_eq!(card.contexts(config), OK);
-        assert_eq!(card.poster(0, By::Data).sq_size, 512);
+        assert_eq!(card.poster(0, ContextQueue::Data).sq_size, 512);
         // SAFETY: the call is that of NCCL, with arguments that are valid or are rejected.
         assert_eq!(unsafe { (table.query_last_error)(card.context, null_mut()) }, ARGUMENT);
         card.leave(vec![memory]);

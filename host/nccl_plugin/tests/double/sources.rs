@@ -1,6 +1,6 @@
 //! Sources that change during their puts.
 
-use crate::rank::{Memory, until};
+use crate::rank::{RegisteredMemory, until};
 use crate::ranks;
 use nccl_ginlab::abi::{NcclResult, PTR_CUDA, PTR_HOST};
 use nccl_ginlab::settings::PRETEND;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const BYTES: usize = 300_000;
 
-fn scribble(memory: &Memory, round: u64) {
+fn scribble(memory: &RegisteredMemory, round: u64) {
     for word in memory.words.iter().step_by(64) {
         // SAFETY: a word of the test's memory; the test is about the plugin reading it concurrently.
         unsafe { AtomicU64::from_ptr(std::ptr::from_ref(word).cast_mut()) }.store(round, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! Order of signals with copies that the test allows one by one. Between two copies the memory is compared with the
 //! rules, so that a violation is detected regardless of the timing of the threads.
 
-use crate::device::{Signal, Word};
-use crate::rank::{Meeting, Memory, OK, Rank, SIGNALS, until};
+use crate::device::{SignalTarget, TestSignal};
+use crate::rank::{NcclRank, OK, RegisteredMemory, SIGNALS, SharedRankState, until};
 use nccl_ginlab::abi::{PTR_CUDA, PTR_HOST};
 use nccl_ginlab::settings::{COUNT, PRETEND, RAILS, STRATEGY, TIMEOUT};
 use nccl_ginlab::testing::{Steps, set_steps};
@@ -42,27 +42,27 @@ fn precedes(program: &[Operation], first: usize, second: usize) -> bool {
 }
 
 /// Memory of a rank: source, target, and words of each kind.
-fn memories(rank: &Rank) -> Vec<Memory> {
+fn memories(rank: &NcclRank) -> Vec<RegisteredMemory> {
     let (bytes, words) = (OPERATIONS * PLACE, 2 * WORDS as usize * 8);
     let kinds = [(bytes, PTR_CUDA, 0), (bytes, PTR_CUDA, 0), (words, PTR_CUDA, SIGNALS), (words, PTR_CUDA, 0)];
     let kinds = kinds.into_iter().chain([(words, PTR_HOST, 0)]);
     kinds.map(|(bytes, kind, flags)| rank.register(bytes, kind, flags)).collect()
 }
 
-fn word(kind: usize, all: &[Memory], index: u64) -> Word<'_> {
-    if kind == 0 { Word::Index(&all[2], index) } else { Word::Address(&all[2 + kind], index * 8) }
+fn word(kind: usize, all: &[RegisteredMemory], index: u64) -> SignalTarget<'_> {
+    if kind == 0 { SignalTarget::Index(&all[2], index) } else { SignalTarget::Address(&all[2 + kind], index * 8) }
 }
 
 /// Runs two ranks, and allows copies only at rank 1. The program counts the violations that it finds.
-fn stepped(case: &[(&str, &str)], program: impl Fn(&Rank, &Steps, &AtomicUsize) -> Vec<Memory> + Sync) {
-    let (meeting, steps, wrong) = (Meeting::of(2), Arc::new(Steps::default()), AtomicUsize::new(0));
+fn stepped(case: &[(&str, &str)], program: impl Fn(&NcclRank, &Steps, &AtomicUsize) -> Vec<RegisteredMemory> + Sync) {
+    let (meeting, steps, wrong) = (SharedRankState::of(2), Arc::new(Steps::default()), AtomicUsize::new(0));
     let with: Vec<(&str, &str)> = case.iter().copied().chain([(PRETEND, "1"), (TIMEOUT, "100")]).collect();
     std::thread::scope(|scope| {
         for me in 0..2 {
             let (meeting, steps, wrong, with, program) = (&meeting, &steps, &wrong, &with, &program);
             scope.spawn(move || {
                 set_steps((me == 1).then(|| steps.clone()));
-                let rank = Rank::join(meeting, me, with).unwrap();
+                let rank = NcclRank::join(meeting, me, with).unwrap();
                 let memories = program(&rank, steps, wrong);
                 rank.meeting.meet();
                 steps.release();
@@ -74,27 +74,27 @@ fn stepped(case: &[(&str, &str)], program: impl Fn(&Rank, &Steps, &AtomicUsize) 
 }
 
 /// Waits until the plugin has had time to react to all that has happened.
-fn settle(rank: &Rank, steps: &Steps) {
+fn settle(rank: &NcclRank, steps: &Steps) {
     let from = steps.turns();
     until("turns", || rank.failed() || steps.turns() >= from + 3);
     assert!(!rank.failed());
 }
 
 /// Allows one copy or mark at rank 1.
-fn advance(rank: &Rank, steps: &Steps) {
+fn advance(rank: &NcclRank, steps: &Steps) {
     steps.allow();
     until("a step", || rank.failed() || steps.all_taken());
     settle(rank, steps);
 }
 
 /// Posts a program, and waits until it is complete.
-fn post(rank: &Rank, all: &[Memory], program: &[Operation]) {
+fn post(rank: &NcclRank, all: &[RegisteredMemory], program: &[Operation]) {
     let mut requests = Vec::new();
     for (index, operation) in program.iter().enumerate() {
         if operation.waits {
             requests.drain(..).for_each(|request| rank.wait(request));
         }
-        let signal = operation.word.map(|(kind, index)| Signal {
+        let signal = operation.word.map(|(kind, index)| TestSignal {
             word: word(kind, all, index),
             add: 1,
             strong: operation.strong,

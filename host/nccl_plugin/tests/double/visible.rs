@@ -3,10 +3,10 @@
 //! Each test counts the rounds that violate the rule. `GINLAB_ROUNDS` sets the number of rounds; the suite runs only a
 //! few.
 
-use crate::device::{Signal, Word};
-use crate::kernel::{By, Card};
+use crate::device::{SignalTarget, TestSignal};
+use crate::kernel::{Card, ContextQueue};
 use crate::queues::cards;
-use crate::rank::{Memory, OK, Rank, SIGNALS, until};
+use crate::rank::{NcclRank, OK, RegisteredMemory, SIGNALS, until};
 use crate::ranks;
 use nccl_ginlab::abi::{PTR_CUDA, PTR_HOST};
 use nccl_ginlab::settings::{COPIES, COUNT, PRETEND, RAILS, RULE, STRATEGY, TIMEOUT};
@@ -61,7 +61,11 @@ fn check(failures: &[String]) {
 }
 
 /// Runs `program` on two ranks for each case and fails if a round violates the rule. Rank 0 sends.
-fn over_cases(name: &'static str, rounds: u64, program: impl Fn(&Rank, &Broken) -> Vec<Memory> + Send + Sync) {
+fn over_cases(
+    name: &'static str,
+    rounds: u64,
+    program: impl Fn(&NcclRank, &Broken) -> Vec<RegisteredMemory> + Send + Sync,
+) {
     let mut failures = Vec::new();
     for case in CASES {
         let broken = Broken::new(name, format!("{case:?}"), rounds);
@@ -76,12 +80,12 @@ fn over_cases(name: &'static str, rounds: u64, program: impl Fn(&Rank, &Broken) 
 }
 
 /// Registers words of all kinds: an index in GPU memory, an address in GPU memory, an address in host memory.
-fn words(rank: &Rank) -> [Memory; 3] {
+fn words(rank: &NcclRank) -> [RegisteredMemory; 3] {
     [rank.register(64, PTR_CUDA, SIGNALS), rank.register(64, PTR_CUDA, 0), rank.register(64, PTR_HOST, 0)]
 }
 
-fn word(kind: usize, memories: &[Memory; 3], index: u64) -> Word<'_> {
-    if kind == 0 { Word::Index(&memories[0], index) } else { Word::Address(&memories[kind], index * 8) }
+fn word(kind: usize, memories: &[RegisteredMemory; 3], index: u64) -> SignalTarget<'_> {
+    if kind == 0 { SignalTarget::Index(&memories[0], index) } else { SignalTarget::Address(&memories[kind], index * 8) }
 }
 
 #[test]
@@ -101,7 +105,7 @@ fn strong_signal_is_visible_after_earlier_signals() {
                 counts[3 + second] += 1;
                 if rank.me == 0 {
                     let signal = |kind: usize, index: u64, strong| {
-                        Some(Signal { word: word(kind, &all, index), add: 1, strong })
+                        Some(TestSignal { word: word(kind, &all, index), add: 1, strong })
                     };
                     let bytes = if round % 2 == 0 { 8 } else { 0 };
                     let mut requests =
@@ -137,7 +141,8 @@ fn reset_word_stays_reset_after_strong_signal() {
         for round in 1..=rounds {
             let kind = 1 + round as usize % 2;
             rank.meeting.meet();
-            let signal = |kind: usize, index: u64| Some(Signal { word: word(kind, &all, index), add: 1, strong: true });
+            let signal =
+                |kind: usize, index: u64| Some(TestSignal { word: word(kind, &all, index), add: 1, strong: true });
             let send = |kind: usize, index: u64| {
                 let requests = rank.gin_put(0, (&data, 0), 0, (&data, 0), 1, signal(kind, index), GIB);
                 requests.into_iter().for_each(|request| rank.wait(request));
@@ -183,7 +188,7 @@ fn weak_va_signal_is_visible_after_its_put() {
                 rank.meeting.meet();
                 counts[kind] += 1;
                 if rank.me == 0 {
-                    let signal = Some(Signal { word: word(kind, &all, 2), add: 1, strong: false });
+                    let signal = Some(TestSignal { word: word(kind, &all, 2), add: 1, strong: false });
                     let requests = rank.gin_put(1, (&source, 0), bytes, (&target, 0), 1, signal, GIB);
                     requests.into_iter().for_each(|request| rank.wait(request));
                 } else {
@@ -246,7 +251,7 @@ fn signals_of_context_become_visible_in_order() {
             if rank.me == 0 {
                 let send = |(index, step): (usize, &Step)| {
                     let at = (index * PLACE) as u64;
-                    let signal = step.word.map(|(kind, index)| Signal {
+                    let signal = step.word.map(|(kind, index)| TestSignal {
                         word: word(kind, &all, index),
                         add: 1,
                         strong: step.strong,
@@ -316,7 +321,7 @@ fn signal_of_complete_put_precedes_later_signals() {
             for kind in [1, 2] {
                 rank.meeting.meet();
                 let send = |context: i32, kind: usize, index: u64| {
-                    let signal = Some(Signal { word: word(kind, &all, index), add: 1, strong: false });
+                    let signal = Some(TestSignal { word: word(kind, &all, index), add: 1, strong: false });
                     let requests = rank.gin_put(context, (&data, 0), 8, (&data, 0), 1, signal, GIB);
                     requests.into_iter().for_each(|request| rank.wait(request));
                 };
@@ -349,7 +354,8 @@ fn signals_of_several_contexts_add_up() {
                 let Some((kind, _)) = step.word else { continue };
                 sums[kind] += 1 + at as u64;
                 if rank.me == 0 {
-                    let signal = Some(Signal { word: word(kind, &all, 0), add: 1 + at as u64, strong: step.strong });
+                    let signal =
+                        Some(TestSignal { word: word(kind, &all, 0), add: 1 + at as u64, strong: step.strong });
                     let place = (&data, 0);
                     requests.extend(rank.gin_put(step.context as i32, place, step.bytes.min(8), place, 1, signal, GIB));
                 }
@@ -379,7 +385,7 @@ fn signals_of_queue_become_visible_in_order() {
                 card.meeting.meet();
                 if card.me == 0 {
                     for (signal, bytes) in [(None, LONG), (Some(0), 8), (Some(1), 4096), (Some(2), 0)] {
-                        card.put(0, By::Data, (&source, 0), bytes as u32, (&target, 0), 1, signal, true);
+                        card.put(0, ContextQueue::Data, (&source, 0), bytes as u32, (&target, 0), 1, signal, true);
                     }
                     card.flush(0);
                 } else {

@@ -4,9 +4,9 @@
 use super::put;
 use crate::engine::{Engine, EngineError};
 use ginlab_fabric::null::NullRail;
-use ginlab_fabric::testing::faulty::{Faults, FaultyRail};
+use ginlab_fabric::testing::faulty::{FaultyRail, RailFaults};
 use ginlab_fabric::testing::layer::{Layer, Layered, Posting};
-use ginlab_fabric::{Access, Memory, Post, Rail, RailLimits, RemoteRegion};
+use ginlab_fabric::{Access, MemoryRange, Post, Rail, RailLimits, RemoteRegion};
 use ginlab_rails::strategy::Strategy;
 use proptest::prelude::{
     Just, ProptestConfig, Strategy as _, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
@@ -61,9 +61,9 @@ impl Layer for Ledgering {
 }
 
 /// Transfer limit of the rails, number of refused posts out of 16, delay in polls, and random seed.
-type Weather = (u64, u64, u64, u64);
+type RailBehaviour = (u64, u64, u64, u64);
 
-fn engine(rails: usize, window: usize, weather: Weather) -> (Engine<Ledgered>, Rc<RefCell<Ledger>>) {
+fn engine(rails: usize, window: usize, weather: RailBehaviour) -> (Engine<Ledgered>, Rc<RefCell<Ledger>>) {
     let (longest, again_of_16, delay_polls, random) = weather;
     let ledger = Rc::new(RefCell::new(Ledger {
         written: vec![0; SPACE as usize],
@@ -72,7 +72,7 @@ fn engine(rails: usize, window: usize, weather: Weather) -> (Engine<Ledgered>, R
     }));
     let open = |number: usize| {
         let faults =
-            Faults { delay_polls: delay_polls * number as u64, reverse: number % 2 == 1, ..Default::default() };
+            RailFaults { delay_polls: delay_polls * number as u64, reverse: number % 2 == 1, ..Default::default() };
         let mut inner = FaultyRail::new(NullRail::new(), faults);
         inner.insert_peers(&[Vec::new()]).unwrap();
         let limits = RailLimits { max_transfer_bytes: longest, ..inner.limits().clone() };
@@ -81,7 +81,7 @@ fn engine(rails: usize, window: usize, weather: Weather) -> (Engine<Ledgered>, R
     };
     let mut engine = Engine::new((0..rails).map(open).collect(), window, TIMEOUT);
     // SAFETY: null rails do not access the memory.
-    let memory = |bytes| Memory { address: 0, bytes, cuda_device: None };
+    let memory = |bytes| MemoryRange { address: 0, bytes, cuda_device: None };
     // SAFETY: null rails do not access the memory.
     let source = unsafe { engine.register(memory(2 * SPACE as usize), Access::ALL, None) }.unwrap();
     // SAFETY: null rails do not access the memory.

@@ -4,7 +4,7 @@ use super::put;
 use crate::engine::{Engine, SignalRule};
 use crate::signal_order::{Rule, unpolled};
 use ginlab_fabric::testing::scripted::queues::{Network, OUTSTANDING, QueueRail};
-use ginlab_fabric::{Access, Memory};
+use ginlab_fabric::{Access, MemoryRange};
 use ginlab_rails::strategy::Strategy;
 use kernels::command::{Command, Opcode, signal_immediate};
 use std::cell::RefCell;
@@ -36,7 +36,7 @@ impl Ranks {
             let rails = (0..RAILS).map(|rail| QueueRail::new(&network, me, rail, LONGEST)).collect();
             let mut engine = Engine::new(rails, 4096, AMPLE);
             engine.set_signals(SignalRule { rule, me, ranks, ..SignalRule::default() }).unwrap();
-            let memory = Memory { address: 0, bytes: 1 << 20, cuda_device: None };
+            let memory = MemoryRange { address: 0, bytes: 1 << 20, cuda_device: None };
             // SAFETY: these rails do not access the memory.
             let region = unsafe { engine.register(memory, Access::ALL, None) }.unwrap();
             engine.set_peers(&vec![vec![region]; ranks]).unwrap();

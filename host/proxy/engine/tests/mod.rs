@@ -11,8 +11,8 @@ mod signals;
 mod staging;
 
 use super::{Engine, EngineError};
-use ginlab_fabric::testing::scripted::{Closed, Script, Scripted};
-use ginlab_fabric::{Access, Completion, Memory, RemoteRegion, Transfer};
+use ginlab_fabric::testing::scripted::{Closed, RailScript, Scripted};
+use ginlab_fabric::{Access, Completion, MemoryRange, RemoteRegion, Transfer};
 use kernels::command::Command;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -28,7 +28,7 @@ const SPACE: u64 = 1 << 20;
 /// the key `100 + 10 x region + rail`, doubled for peer 1.
 struct Bench {
     engine: Engine<Scripted>,
-    rails: Vec<Rc<RefCell<Script>>>,
+    rails: Vec<Rc<RefCell<RailScript>>>,
     closed: Closed,
 }
 
@@ -39,13 +39,13 @@ impl Bench {
 
     fn with(rails: usize, window: usize, timeout: Duration, stage: Option<crate::stage::Stage>) -> Bench {
         let closed = Closed::default();
-        let scripts: Vec<_> = (0..rails).map(|_| Rc::new(RefCell::new(Script::default()))).collect();
-        let open = |(number, script): (usize, &Rc<RefCell<Script>>)| {
+        let scripts: Vec<_> = (0..rails).map(|_| Rc::new(RefCell::new(RailScript::default()))).collect();
+        let open = |(number, script): (usize, &Rc<RefCell<RailScript>>)| {
             // Limits differ between rails; the smallest applies.
             Scripted::new(format!("rail {number}"), 1 << (20 - number as u64), script, &closed)
         };
         let mut engine = Engine::new(scripts.iter().enumerate().map(open).collect(), window, timeout);
-        let memory = |bytes| Memory { address: 0, bytes, cuda_device: None };
+        let memory = |bytes| MemoryRange { address: 0, bytes, cuda_device: None };
         // SAFETY: scripted rails do not access the memory.
         let source = unsafe { engine.register(memory(SPACE as usize), Access::ALL, stage) }.unwrap();
         // SAFETY: scripted rails do not access the memory.

@@ -3,7 +3,7 @@
 use super::{Bench, SOON, put};
 use crate::engine::EngineError;
 use crate::stage::Stage;
-use ginlab_cuda::{Copies, DeviceError};
+use ginlab_cuda::{DeviceError, OrderedCopies};
 use kernels::command::{Command, Opcode};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +12,15 @@ use std::time::Duration;
 
 /// Copies that finish when the test requests it.
 #[derive(Debug, Default)]
-struct Desk {
+struct CopyState {
     started: Vec<(u64, u64, usize)>,
     finished: VecDeque<Result<usize, DeviceError>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Copier(Arc<Mutex<Desk>>);
+struct Copier(Arc<Mutex<CopyState>>);
 
-impl Copies for Copier {
+impl OrderedCopies for Copier {
     unsafe fn start(&mut self, destination: u64, source: u64, bytes: usize) -> Result<(), DeviceError> {
         self.0.lock().unwrap().started.push((destination, source, bytes));
         Ok(())

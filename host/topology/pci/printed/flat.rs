@@ -2,7 +2,7 @@
 
 use super::super::PciAddress;
 use super::super::identity::{Identity, class_of, code};
-use super::{Printed, add};
+use super::{LspciFunction, add};
 use std::collections::BTreeMap;
 
 /// Parser of a list.
@@ -14,7 +14,7 @@ pub struct Flat {
 
 impl Flat {
     /// Parses a line. Returns `None` if this fails.
-    pub fn line(&mut self, line: &str, found: &mut BTreeMap<PciAddress, Printed>) -> Option<()> {
+    pub fn line(&mut self, line: &str, found: &mut BTreeMap<PciAddress, LspciFunction>) -> Option<()> {
         if line.starts_with([' ', '\t']) {
             let known = found.get_mut(&self.current?)?;
             detail(known, line.trim());
@@ -51,7 +51,7 @@ impl Flat {
     }
 
     /// Parses a line of a paragraph of `lspci -vmm`.
-    fn key(&mut self, key: &str, value: &str, found: &mut BTreeMap<PciAddress, Printed>) -> Option<()> {
+    fn key(&mut self, key: &str, value: &str, found: &mut BTreeMap<PciAddress, LspciFunction>) -> Option<()> {
         // With a single `-m`, the key of the address is also `Device`.
         if let ("Slot" | "Device", Ok(address)) = (key, value.parse::<PciAddress>()) {
             add(found, address, Identity::default(), None);
@@ -105,7 +105,7 @@ fn is_dump(line: &str) -> bool {
 }
 
 /// Parses an indented line of `lspci -v`.
-fn detail(known: &mut Printed, line: &str) {
+fn detail(known: &mut LspciFunction, line: &str) {
     let Some((key, value)) = line.split_once(':') else { return };
     let link = || {
         let speed = value.split_once("Speed ")?.1.split([',', ' ']).next()?;

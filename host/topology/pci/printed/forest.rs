@@ -2,12 +2,12 @@
 
 use super::super::PciAddress;
 use super::super::identity::Identity;
-use super::{Printed, add};
+use super::{LspciFunction, add};
 use std::collections::BTreeMap;
 
 /// Position in the tree of the next token of a line.
 #[derive(Clone, Debug, Default)]
-struct Place {
+struct TreePosition {
     domain: u32,
     /// Bus of the next devices; `None` before the first bracket.
     bus: Option<u8>,
@@ -19,7 +19,7 @@ struct Place {
 #[derive(Default)]
 pub struct Forest {
     /// Branches with their columns, and whether another line of the branch follows.
-    branches: Vec<(usize, Place, bool)>,
+    branches: Vec<(usize, TreePosition, bool)>,
     /// Whether a tree has ended within a branch.
     is_cut: bool,
 }
@@ -47,13 +47,13 @@ impl Forest {
     }
 
     /// Parses a line. Returns `None` if this fails.
-    pub fn line(&mut self, line: &str, found: &mut BTreeMap<PciAddress, Printed>) -> Option<()> {
+    pub fn line(&mut self, line: &str, found: &mut BTreeMap<PciAddress, LspciFunction>) -> Option<()> {
         let column = line.find(|c| c != ' ' && c != '|')?;
         let mut rest = line.get(column..)?;
         let mut place = if rest.starts_with('-') {
             self.is_cut = !self.is_whole();
             self.branches.clear();
-            Place::default()
+            TreePosition::default()
         } else {
             let continues = rest.starts_with('+');
             rest = rest.get(1..)?;
@@ -96,7 +96,7 @@ impl Forest {
     }
 }
 
-impl Place {
+impl TreePosition {
     /// Enters the bus of a bracket: `0000:20`, `20`, or `20-2f`, whose first number is the next bus.
     fn enter(&mut self, inside: &str) -> Option<()> {
         let first = inside.split('-').next()?;

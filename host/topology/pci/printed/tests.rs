@@ -1,16 +1,16 @@
 //! Tests of every format of `lspci`, which is parsed completely or rejected.
 #![allow(clippy::unwrap_used)]
 
-use super::super::Kind;
+use super::super::PciKind;
 use super::*;
 
 /// Returns the addresses and kinds of the GPUs and NICs, with EFA devices marked, in order.
 fn kinds(listing: &str) -> Vec<String> {
-    let label = |(address, one): (&PciAddress, &Printed)| {
+    let label = |(address, one): (&PciAddress, &LspciFunction)| {
         let kind = match one.kind(address)? {
-            Kind::Gpu => "gpu",
-            Kind::Nic if one.identity.is_efa() => "efa",
-            Kind::Nic => "nic",
+            PciKind::Gpu => "gpu",
+            PciKind::Nic if one.identity.is_efa() => "efa",
+            PciKind::Nic => "nic",
         };
         Some(format!("{address} {kind}"))
     };

@@ -1,10 +1,10 @@
 //! The words of an exchange: sending and receiving of a thread's chunks.
 
-use super::{Exchange, Plan};
+use super::{Exchange, PartAddresses};
 use crate::gin::chunk::{is_of, joined, missing, read_chunk, tagged, write_chunk};
 use crate::gin::limit::{LOOKS, Limit};
 use crate::gin::report::{Call, Failure, note};
-use crate::gin::{Scope, World};
+use crate::gin::{Scope, WorldView};
 use crate::ring::Status;
 use cuda_std::memory::{WordPair, fence_acq_rel_sys, load_relaxed_sys_v2_u64, store_relaxed_sys_v2_u64};
 
@@ -65,7 +65,7 @@ impl Wait {
     /// Records [`LOOKS`] unsuccessful polls. Fails if the wait must end. Not inlined, because it is rarely called.
     #[cold]
     #[inline(never)]
-    fn ask(&mut self, world: &World, pe: u32, seen: u64, round: u32) -> Result<(), Status> {
+    fn ask(&mut self, world: &WorldView, pe: u32, seen: u64, round: u32) -> Result<(), Status> {
         if world.has_failed() {
             // The report already names the call that failed.
             return Err(Status::ENDED);
@@ -83,7 +83,7 @@ impl<S: Scope> Exchange<'_, S> {
     /// # Safety
     /// The requirements of [`all_to_all`](Exchange::all_to_all) must hold.
     #[inline(always)]
-    pub(super) unsafe fn send<const N: usize, const WHOLE: bool>(&self, round: u32, plan: &Plan) {
+    pub(super) unsafe fn send<const N: usize, const WHOLE: bool>(&self, round: u32, plan: &PartAddresses) {
         let (mut pe, mut inbox) = (self.me, self.next);
         for step in 1..self.pes {
             pe = if pe + 1 == self.pes { 0 } else { pe + 1 };
@@ -137,7 +137,7 @@ impl<S: Scope> Exchange<'_, S> {
     /// # Safety
     /// The requirements of [`all_to_all`](Exchange::all_to_all) must hold.
     #[inline(always)]
-    pub(super) unsafe fn given<const WHOLE: bool>(&self, source: u64, chunk: u32, plan: &Plan) -> u64 {
+    pub(super) unsafe fn given<const WHOLE: bool>(&self, source: u64, chunk: u32, plan: &PartAddresses) -> u64 {
         // SAFETY: the caller upholds the requirements of `all_to_all`, and no byte after the part's end is read.
         if chunk < plan.chunks { unsafe { read::<WHOLE>(at(source, chunk), plan.bytes - chunk * 8) } } else { 0 }
     }

@@ -2,11 +2,11 @@
 
 use super::super::site::{Site, has_returned, one_has_left, two_barriers};
 use super::SIZE;
-use super::state::{Block, Lane, Stop};
+use super::state::{BlockState, LaneState, LaneStop};
 
-impl Block {
+impl BlockState {
     /// Block barrier with a vote. Returns whether any lane's `predicate` is true.
-    pub fn barrier(&self, lane: &Lane, predicate: bool, site: Site) -> bool {
+    pub fn barrier(&self, lane: &LaneState, predicate: bool, site: Site) -> bool {
         let (warp, thread) = (lane.warp(), lane.position.thread_idx_x);
         let first = if self.arrived.get() == 0 { None } else { self.first.get() };
         let is_right = first.is_none_or(|(_, first)| first.is(&site)) && self.is_whole() && warp.has_no_meeting();
@@ -24,7 +24,7 @@ impl Block {
             // The last lane to arrive continues immediately and need not be woken.
             warp.runnable.set(warp.runnable.get() & !lane.bit());
         } else {
-            lane.stop(Stop::Waits);
+            lane.stop(LaneStop::Waits);
         }
         self.voted.get()
     }
@@ -36,7 +36,7 @@ impl Block {
 
     /// Returns the reason why this lane must not wait at this barrier, if any.
     #[cold]
-    fn refused(&self, lane: &Lane, first: Option<(u32, Site)>, site: Site) -> Option<String> {
+    fn refused(&self, lane: &LaneState, first: Option<(u32, Site)>, site: Site) -> Option<String> {
         let here = (lane.position.thread_idx_x, site);
         if let Some(first) = first
             && !first.1.is(&site)
@@ -70,7 +70,7 @@ impl Block {
     }
 
     /// Records that a lane has returned.
-    pub fn leave(&self, lane: &Lane) -> Result<(), String> {
+    pub fn leave(&self, lane: &LaneState) -> Result<(), String> {
         self.alive.set(self.alive.get() - 1);
         let (warp, thread) = (lane.warp(), lane.position.thread_idx_x);
         warp.alive.set(warp.alive.get() & !lane.bit());

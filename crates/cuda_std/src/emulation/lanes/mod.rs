@@ -8,13 +8,13 @@ mod state;
 mod stepped;
 mod workers;
 
-pub use stepped::{Stepped, Turn};
+pub use stepped::{Stepped, SteppedStop};
 pub use workers::run;
 
-use super::site::{Meeting, Site};
+use super::site::{RendezvousKind, Site};
 use super::{ALONE, Position, Vote};
 use crate::memory::Word;
-use state::{Call, Lane, Stop};
+use state::{LaneState, LaneStop, RendezvousCall};
 use std::cell::{Cell, UnsafeCell};
 use std::panic::Location;
 use std::ptr;
@@ -26,7 +26,7 @@ pub const SIZE: u32 = 32;
 thread_local! {
     /// The lane that runs on this CPU thread. A lane never changes its worker, so the value that a function has read
     /// stays valid across a stop of the lane.
-    static CURRENT: Cell<*const Lane> = const { Cell::new(ptr::null()) };
+    static CURRENT: Cell<*const LaneState> = const { Cell::new(ptr::null()) };
     /// Whether a lane of this CPU thread has changed memory since the worker last checked. Waiting lanes change no
     /// memory: they load, repeat a store, or fail to exchange.
     static PROGRESS: Cell<bool> = const { Cell::new(false) };
@@ -36,8 +36,8 @@ thread_local! {
 static WATCHED: AtomicUsize = AtomicUsize::new(0);
 
 /// Runs `turn` as this lane.
-fn become_lane<R>(lane: &Lane, turn: impl FnOnce() -> R) -> R {
-    struct Back(*const Lane);
+fn become_lane<R>(lane: &LaneState, turn: impl FnOnce() -> R) -> R {
+    struct Back(*const LaneState);
     impl Drop for Back {
         fn drop(&mut self) {
             CURRENT.set(self.0);
@@ -49,7 +49,7 @@ fn become_lane<R>(lane: &Lane, turn: impl FnOnce() -> R) -> R {
 
 /// Returns the lane that runs on this CPU thread, or `None` outside the emulated device.
 #[inline(always)]
-fn current<'a>() -> Option<&'a Lane> {
+fn current<'a>() -> Option<&'a LaneState> {
     // SAFETY: `become_lane` sets the pointer while the lane runs. The caller is that lane and keeps the reference no
     // longer.
     unsafe { CURRENT.get().as_ref() }
@@ -68,12 +68,12 @@ pub fn lane() -> u32 {
 
 #[track_caller]
 pub fn sync_threads() {
-    barrier(false, Site { meeting: Meeting::SyncThreads, location: Location::caller() });
+    barrier(false, Site { meeting: RendezvousKind::SyncThreads, location: Location::caller() });
 }
 
 #[track_caller]
 pub fn sync_threads_or(predicate: bool) -> bool {
-    barrier(predicate, Site { meeting: Meeting::SyncThreadsOr, location: Location::caller() })
+    barrier(predicate, Site { meeting: RendezvousKind::SyncThreadsOr, location: Location::caller() })
 }
 
 /// Block barrier. A [`Stepped`] thread returns control to its owner.
@@ -81,7 +81,7 @@ fn barrier(predicate: bool, site: Site) -> bool {
     match current() {
         Some(lane) => lane.block().barrier(lane, predicate, site),
         None => {
-            stepped::pause(Turn::Meets);
+            stepped::pause(SteppedStop::Meets);
             predicate
         }
     }
@@ -90,8 +90,8 @@ fn barrier(predicate: bool, site: Site) -> bool {
 /// Lets the other threads run, in a spin loop.
 pub fn relax() {
     match current() {
-        Some(lane) => lane.stop(Stop::Spins),
-        None if stepped::pause(Turn::Spins) => {}
+        Some(lane) => lane.stop(LaneStop::Spins),
+        None if stepped::pause(SteppedStop::Spins) => {}
         None => std::thread::yield_now(),
     }
 }
@@ -101,29 +101,29 @@ pub fn active_mask(site: &'static Location<'static>) -> u32 {
 }
 
 #[track_caller]
-fn meet(meeting: Meeting, mask: u32, value: u64, source: u32, alone: u64) -> u64 {
+fn meet(meeting: RendezvousKind, mask: u32, value: u64, source: u32, alone: u64) -> u64 {
     let site = Site { meeting, location: Location::caller() };
-    current().map_or(alone, |lane| lane.warp().meet(lane, Call { site, mask, value, source }))
+    current().map_or(alone, |lane| lane.warp().meet(lane, RendezvousCall { site, mask, value, source }))
 }
 
 #[track_caller]
 pub fn synchronize(mask: u32) {
-    meet(Meeting::Synchronize, mask, 0, 0, 0);
+    meet(RendezvousKind::Synchronize, mask, 0, 0, 0);
 }
 
 #[track_caller]
 pub fn shuffle(mask: u32, value: u64, source: u32) -> u64 {
-    meet(Meeting::Shuffle, mask, value, source, value)
+    meet(RendezvousKind::Shuffle, mask, value, source, value)
 }
 
 #[track_caller]
 pub fn match_any(mask: u32, value: u64) -> u32 {
-    meet(Meeting::Match, mask, value, 0, mask.into()) as u32
+    meet(RendezvousKind::Match, mask, value, 0, mask.into()) as u32
 }
 
 #[track_caller]
 pub fn vote(mask: u32, kind: Vote, predicate: bool) -> u32 {
-    meet(Meeting::Vote(kind), mask, predicate.into(), 0, predicate.into()) as u32
+    meet(RendezvousKind::Vote(kind), mask, predicate.into(), 0, predicate.into()) as u32
 }
 
 /// Called before an access to shared memory: with a seed, may switch to another lane.
@@ -141,7 +141,7 @@ fn maybe_turn() {
         && lane.block().is_seeded()
         && lane.block().random().is_multiple_of(4)
     {
-        lane.stop(Stop::Turns);
+        lane.stop(LaneStop::Turns);
     }
 }
 

@@ -8,17 +8,17 @@
 //! and the value of a lane outside the mask. The message contains the lanes and the source lines.
 
 use super::super::Vote;
-use super::super::site::{Meeting, has_returned};
+use super::super::site::{RendezvousKind, has_returned};
 use super::SIZE;
-use super::state::{Block, Call, Lane, Stop, Warp};
+use super::state::{BlockState, LaneState, LaneStop, RendezvousCall, WarpState};
 use std::panic::Location;
 
-impl Call {
+impl RendezvousCall {
     fn names(&self, lane: usize) -> bool {
         self.mask >> lane & 1 != 0
     }
 
-    fn is_same(&self, other: &Call) -> bool {
+    fn is_same(&self, other: &RendezvousCall) -> bool {
         self.mask == other.mask && self.site.is(&other.site)
     }
 }
@@ -32,9 +32,9 @@ fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-impl Warp {
+impl WarpState {
     /// Returns the lanes of `among` that wait at a rendezvous, and their calls.
-    fn calls(&self, among: u32) -> impl Iterator<Item = (usize, Call)> {
+    fn calls(&self, among: u32) -> impl Iterator<Item = (usize, RendezvousCall)> {
         lanes(self.meeting.get() & among).filter_map(|lane| Some((lane, self.calls[lane].get()?)))
     }
 
@@ -57,16 +57,17 @@ impl Warp {
 
     /// Describes up to four waiting lanes and their calls, for messages.
     pub fn waiting(&self) -> String {
-        let line =
-            |(lane, call): (usize, Call)| format!("; {} at {}, mask {:#x}", self.named(lane), call.site, call.mask);
+        let line = |(lane, call): (usize, RendezvousCall)| {
+            format!("; {} at {}, mask {:#x}", self.named(lane), call.site, call.mask)
+        };
         self.calls(u32::MAX).take(4).map(line).collect()
     }
 
     /// Returns the reason why this lane must not make this call, if any.
     #[cold]
-    fn refused(&self, lane: &Lane, call: &Call) -> Option<String> {
+    fn refused(&self, lane: &LaneState, call: &RendezvousCall) -> Option<String> {
         let number = (lane.position.thread_idx_x % SIZE) as usize;
-        let Call { site, mask, source, .. } = *call;
+        let RendezvousCall { site, mask, source, .. } = *call;
         if !call.names(number) {
             return Some(format!("{} calls {site} with mask {mask:#x}, which does not contain it", self.named(number)));
         }
@@ -81,7 +82,7 @@ impl Warp {
                 known.unwrap_or_default()
             ));
         }
-        if site.meeting == Meeting::Shuffle && (source >= SIZE || mask >> source & 1 == 0) {
+        if site.meeting == RendezvousKind::Shuffle && (source >= SIZE || mask >> source & 1 == 0) {
             return Some(format!(
                 "{} requests a value of lane {source}, which is not in mask {mask:#x} of {site}",
                 self.named(number)
@@ -106,7 +107,7 @@ impl Warp {
     }
 
     /// Waits for the lanes of the mask, and returns this lane's result.
-    pub fn meet(&self, lane: &Lane, call: Call) -> u64 {
+    pub fn meet(&self, lane: &LaneState, call: RendezvousCall) -> u64 {
         let (block, number) = (lane.block(), (lane.position.thread_idx_x % SIZE) as usize);
         let mask = call.mask;
         let waiting = self.meeting.get() & mask;
@@ -114,7 +115,7 @@ impl Warp {
         let first = if waiting == 0 { None } else { self.calls[waiting.trailing_zeros() as usize].get() };
         let is_right = call.names(number)
             && mask & (self.at_barrier.get() | !self.alive.get()) == 0
-            && (call.site.meeting != Meeting::Shuffle || call.source < SIZE && call.names(call.source as usize))
+            && (call.site.meeting != RendezvousKind::Shuffle || call.source < SIZE && call.names(call.source as usize))
             && first.is_none_or(|first| first.is_same(&call));
         if !is_right && let Some(why) = self.refused(lane, &call) {
             lane.fail(why);
@@ -125,14 +126,14 @@ impl Warp {
         // A lane of the mask may still wait at another rendezvous, whose mask does not include this lane.
         let has_come = |other: usize| self.calls[other].get().is_some_and(|other| other.is_same(&call));
         if waiting | lane.bit() != mask || !lanes(mask).all(has_come) {
-            lane.stop(Stop::Waits);
+            lane.stop(LaneStop::Waits);
             return self.answers[number].get();
         }
         self.meeting.set(self.meeting.get() & !mask);
         self.answer(block, call.site.meeting, mask);
         if block.is_seeded() {
             block.wake(self, mask);
-            lane.stop(Stop::Waits);
+            lane.stop(LaneStop::Waits);
         } else {
             block.wake(self, mask & !lane.bit());
         }
@@ -140,40 +141,40 @@ impl Warp {
     }
 
     /// Computes the results; all lanes have arrived.
-    fn answer(&self, block: &Block, meeting: Meeting, mask: u32) {
+    fn answer(&self, block: &BlockState, meeting: RendezvousKind, mask: u32) {
         let call = |lane: usize| self.calls[lane].get();
         let value = |lane: usize| call(lane).map_or(0, |call| call.value);
         let yes = || lanes(mask).filter(|lane| value(*lane) != 0).fold(0, |yes: u32, lane| yes | 1 << lane);
         let all = |answer: u64| lanes(mask).for_each(|lane| self.answers[lane].set(answer));
         match meeting {
             // Block barriers, which do not use a rendezvous.
-            Meeting::SyncThreads | Meeting::SyncThreadsOr => {}
-            Meeting::Synchronize => {
+            RendezvousKind::SyncThreads | RendezvousKind::SyncThreadsOr => {}
+            RendezvousKind::Synchronize => {
                 if let Some(orders) = &block.orders {
                     let first = (self.index * SIZE) as usize;
                     let index = block.lanes[first].position.block_idx_x;
                     orders.join(index, lanes(mask).map(|lane| first + lane), block.lanes.len());
                 }
             }
-            Meeting::Shuffle => {
+            RendezvousKind::Shuffle => {
                 let wanted = |lane: usize| call(lane).map_or(lane, |call| (call.source % SIZE) as usize);
                 lanes(mask).for_each(|lane| self.answers[lane].set(value(wanted(lane))));
             }
-            Meeting::Match => {
+            RendezvousKind::Match => {
                 for lane in lanes(mask) {
                     let same = lanes(mask).filter(|other| value(*other) == value(lane));
                     self.answers[lane].set(same.fold(0, |same, other| same | 1 << other));
                 }
             }
-            Meeting::Vote(Vote::Ballot) => all(yes().into()),
-            Meeting::Vote(Vote::Any) => all((yes() != 0).into()),
-            Meeting::Vote(Vote::All) => all((yes() == mask).into()),
+            RendezvousKind::Vote(Vote::Ballot) => all(yes().into()),
+            RendezvousKind::Vote(Vote::Any) => all((yes() != 0).into()),
+            RendezvousKind::Vote(Vote::All) => all((yes() == mask).into()),
         }
     }
 
     /// Returns the lanes that are active together with this one: those that arrive at the same source location before
     /// every runnable lane of the warp has stopped. If seeded, a random subset of them.
-    pub fn active(&self, lane: &Lane, site: &'static Location<'static>) -> u32 {
+    pub fn active(&self, lane: &LaneState, site: &'static Location<'static>) -> u32 {
         let (block, number) = (lane.block(), (lane.position.thread_idx_x % SIZE) as usize);
         self.sites[number].set(Some(site));
         self.asked[number].set(self.asks.replace(self.asks.get() + 1));
@@ -186,7 +187,7 @@ impl Warp {
                 return group;
             }
         }
-        lane.stop(Stop::Waits);
+        lane.stop(LaneStop::Waits);
         self.answers[number].get() as u32
     }
 
@@ -196,18 +197,18 @@ impl Warp {
         lanes(self.asking.get()).filter(|lane| self.sites[*lane].get() == site).fold(0, |group, lane| group | 1 << lane)
     }
 
-    fn found(&self, block: &Block, group: u32, woken: u32) {
+    fn found(&self, block: &BlockState, group: u32, woken: u32) {
         self.asking.set(self.asking.get() & !group);
         lanes(group).for_each(|lane| self.answers[lane].set(group.into()));
         block.wake(self, woken);
     }
 }
 
-impl Block {
+impl BlockState {
     /// Answers the lanes that wait for `active_mask` when every runnable lane of the warp has stopped, one source
     /// location at a time. The location of the lane that arrived first is answered first, so that its lanes can catch
     /// up with the others: both sides of a branch reconverge after it. Returns false if no lane waits.
-    pub fn gather(&self, warp: &Warp) -> bool {
+    pub fn gather(&self, warp: &WarpState) -> bool {
         let asking = warp.asking.get();
         let oldest = lanes(asking).min_by_key(|lane| warp.asked[*lane].get());
         let Some(mut first) = oldest else { return false };

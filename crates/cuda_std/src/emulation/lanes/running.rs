@@ -1,8 +1,8 @@
 //! A running block: the coroutines of its lanes, and their scheduling.
 
 use super::super::{Orders, Position};
-use super::stacks::{Place, Stacks};
-use super::state::{Block, Lane, Stop, Warp};
+use super::stacks::{LaneStack, Stacks};
+use super::state::{BlockState, LaneState, LaneStop, WarpState};
 use super::{SIZE, become_lane};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::any::Any;
@@ -17,7 +17,7 @@ use std::{io, ptr};
 const MOST_TURNS: u32 = 4096;
 
 /// Parameters of a grid that a worker needs to start its blocks.
-pub struct Launch<'a> {
+pub struct GridLaunch<'a> {
     pub blocks: u32,
     pub threads: u32,
     pub seed: Option<u64>,
@@ -26,32 +26,32 @@ pub struct Launch<'a> {
 }
 
 /// A block with the coroutines of its lanes.
-pub struct Running {
-    coroutines: Vec<Option<Coroutine<(), Stop, (), Place>>>,
+pub struct RunningBlock {
+    coroutines: Vec<Option<Coroutine<(), LaneStop, (), LaneStack>>>,
     /// `Rc` instead of `Box`, because the lanes also hold its address.
-    block: Rc<Block>,
+    block: Rc<BlockState>,
     /// Warps that have not been visited in this round, one bit each.
     left: u32,
 }
 
-impl Running {
+impl RunningBlock {
     /// Creates the block; its lanes have not started.
     ///
     /// # Safety
     /// `launch` must outlive the returned value.
-    pub unsafe fn new(launch: &Launch, index: u32, stacks: &mut Stacks) -> io::Result<Running> {
+    pub unsafe fn new(launch: &GridLaunch, index: u32, stacks: &mut Stacks) -> io::Result<RunningBlock> {
         let threads = launch.threads;
         let places = stacks.take(threads as usize)?;
-        let lane = |(thread_idx_x, place): (u32, &Place)| {
+        let lane = |(thread_idx_x, place): (u32, &LaneStack)| {
             let position =
                 Position { thread_idx_x, block_idx_x: index, block_dim_x: threads, grid_dim_x: launch.blocks };
-            Lane::new(position, place.lowest())
+            LaneState::new(position, place.lowest())
         };
-        let warps: Box<[Warp]> = (0..threads.div_ceil(SIZE)).map(|warp| Warp::new(warp, threads)).collect();
+        let warps: Box<[WarpState]> = (0..threads.div_ceil(SIZE)).map(|warp| WarpState::new(warp, threads)).collect();
         // Depends on the index of the block, not on the worker, so that the order for a seed is independent of the
         // workers.
         let random = launch.seed.unwrap_or_default().wrapping_mul(0x2545_f491_4f6c_dd1d).wrapping_add(index.into());
-        let block = Rc::new(Block {
+        let block = Rc::new(BlockState {
             lanes: (0..).zip(&places).map(lane).collect(),
             ready: Cell::new(u32::MAX >> (u32::BITS - warps.len() as u32)),
             warps,
@@ -70,19 +70,19 @@ impl Running {
         for lane in &block.lanes {
             lane.belongs_to(Rc::as_ptr(&block));
         }
-        let begin = |(place, lane): (Place, &Lane)| {
+        let begin = |(place, lane): (LaneStack, &LaneState)| {
             let (lane, launch) = (ptr::from_ref(lane), ptr::from_ref(launch));
             // SAFETY: the pointers in the closure are valid as long as the coroutine: the block is dropped after it,
             // and the caller guarantees that the launch outlives both.
             Some(unsafe {
-                Coroutine::with_stack_unchecked(place, move |yielder: &Yielder<(), Stop>, ()| {
+                Coroutine::with_stack_unchecked(place, move |yielder: &Yielder<(), LaneStop>, ()| {
                     (*lane).begins(yielder);
                     ((*launch).body)();
                 })
             })
         };
         let coroutines = places.into_iter().zip(&block.lanes).map(begin).collect();
-        Ok(Running { coroutines, block, left: 0 })
+        Ok(RunningBlock { coroutines, block, left: 0 })
     }
 
     /// Resumes each runnable lane one or more times, for about `most` lanes at most. The next visit continues with the
@@ -90,14 +90,14 @@ impl Running {
     ///
     /// # Errors
     /// Returns a description of a bug of the kernel, with block and thread.
-    pub fn visit(&mut self, most: u32, stacks: &mut Stacks) -> Result<Session, String> {
+    pub fn visit(&mut self, most: u32, stacks: &mut Stacks) -> Result<VisitResult, String> {
         if self.left == 0 {
             self.left = self.block.ready.get();
             if self.left == 0 {
                 return Err(self.block.stuck());
             }
         }
-        let mut visit = Session::default();
+        let mut visit = VisitResult::default();
         while self.left != 0 && visit.lanes < most {
             let index = self.block.pick(self.left);
             self.left &= !(1 << index);
@@ -116,7 +116,7 @@ impl Running {
         self.block.alive.get() == 0
     }
 
-    fn visit_warp(&mut self, index: u32, stacks: &mut Stacks) -> Result<Session, String> {
+    fn visit_warp(&mut self, index: u32, stacks: &mut Stacks) -> Result<VisitResult, String> {
         let block = &*self.block;
         let warp = &block.warps[index as usize];
         warp.spinning.set(0);
@@ -138,13 +138,13 @@ impl Running {
                 block.lanes[(index * SIZE + (can & !bit).trailing_zeros()) as usize].fetch();
             }
             match resume(&block.lanes[thread], &mut self.coroutines[thread])? {
-                Some(Stop::Spins) => {
+                Some(LaneStop::Spins) => {
                     warp.spinning.set(warp.spinning.get() | bit);
                     warp.runnable.set(warp.runnable.get() | bit);
                 }
-                Some(Stop::Turns) => warp.runnable.set(warp.runnable.get() | bit),
-                Some(Stop::Waits) => {}
-                Some(Stop::Failed) => return Err(block.failed.take().unwrap_or_default()),
+                Some(LaneStop::Turns) => warp.runnable.set(warp.runnable.get() | bit),
+                Some(LaneStop::Waits) => {}
+                Some(LaneStop::Failed) => return Err(block.failed.take().unwrap_or_default()),
                 None => {
                     if let Some(coroutine) = self.coroutines[thread].take() {
                         let place = coroutine.into_stack();
@@ -161,7 +161,7 @@ impl Running {
             block.ready.set(block.ready.get() & !(1 << index));
         }
         let spun = seen & warp.spinning.get();
-        Ok(Session { lanes: seen.count_ones(), spun: spun.count_ones() })
+        Ok(VisitResult { lanes: seen.count_ones(), spun: spun.count_ones() })
     }
 
     /// Ends the lanes that have not returned, by unwinding their stacks.
@@ -178,22 +178,25 @@ impl Running {
 
 /// Result of a visit to one or more blocks.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Session {
+pub struct VisitResult {
     /// Number of lanes resumed.
     pub lanes: u32,
     /// Number of these lanes that spin.
     pub spun: u32,
 }
 
-impl AddAssign for Session {
-    fn add_assign(&mut self, other: Session) {
+impl AddAssign for VisitResult {
+    fn add_assign(&mut self, other: VisitResult) {
         self.lanes += other.lanes;
         self.spun += other.spun;
     }
 }
 
 /// Resumes a lane until it stops. Returns `None` if it has returned.
-fn resume(lane: &Lane, coroutine: &mut Option<Coroutine<(), Stop, (), Place>>) -> Result<Option<Stop>, String> {
+fn resume(
+    lane: &LaneState,
+    coroutine: &mut Option<Coroutine<(), LaneStop, (), LaneStack>>,
+) -> Result<Option<LaneStop>, String> {
     let Some(coroutine) = coroutine else {
         return Err(format!("{}: resumed after it had ended", name(lane)));
     };
@@ -205,7 +208,7 @@ fn resume(lane: &Lane, coroutine: &mut Option<Coroutine<(), Stop, (), Place>>) -
     }
 }
 
-fn name(lane: &Lane) -> String {
+fn name(lane: &LaneState) -> String {
     format!("block {}, thread {}", lane.position.block_idx_x, lane.position.thread_idx_x)
 }
 

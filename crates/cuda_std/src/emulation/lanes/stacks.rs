@@ -33,14 +33,14 @@ const _: () = assert!(COLOUR_BYTES.is_multiple_of(STACK_ALIGNMENT));
 
 /// One stack, in a slab that outlives it.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct LaneStack {
     base: StackPointer,
     limit: StackPointer,
 }
 
 // SAFETY: the memory from `limit` to `base` is in one slab and used by no other stack. It has no guard page; the module
 // documentation describes the checks that replace it.
-unsafe impl Stack for Place {
+unsafe impl Stack for LaneStack {
     fn base(&self) -> StackPointer {
         self.base
     }
@@ -50,7 +50,7 @@ unsafe impl Stack for Place {
     }
 }
 
-impl Place {
+impl LaneStack {
     /// Returns the lowest permitted stack pointer at a stop.
     pub fn lowest(&self) -> usize {
         self.limit.get() + RESERVE_BYTES
@@ -93,11 +93,11 @@ impl Slab {
         }
     }
 
-    fn place(&self, index: usize) -> Place {
+    fn place(&self, index: usize) -> LaneStack {
         let limit = self.0.addr().get() + GUARD_BYTES + index * STACK_BYTES;
         let base = limit + STACK_BYTES - index % COLOURS * COLOUR_BYTES;
         let address = |address| StackPointer::new(address).expect("above the slab's first byte");
-        Place { base: address(base), limit: address(limit) }
+        LaneStack { base: address(base), limit: address(limit) }
     }
 }
 
@@ -112,12 +112,12 @@ impl Drop for Slab {
 #[derive(Default)]
 pub struct Stacks {
     slabs: Vec<Slab>,
-    free: Vec<Place>,
+    free: Vec<LaneStack>,
 }
 
 impl Stacks {
     /// Takes `count` stacks, which must be returned by [`give_back`](Stacks::give_back) before `self` is dropped.
-    pub fn take(&mut self, count: usize) -> io::Result<Vec<Place>> {
+    pub fn take(&mut self, count: usize) -> io::Result<Vec<LaneStack>> {
         while self.free.len() < count {
             let slab = Slab::new()?;
             self.free.extend((0..STACKS_PER_SLAB).rev().map(|index| slab.place(index)));
@@ -127,7 +127,7 @@ impl Stacks {
     }
 
     /// Returns a stack that is no longer in use.
-    pub fn give_back(&mut self, place: Place) {
+    pub fn give_back(&mut self, place: LaneStack) {
         self.free.push(place);
     }
 }

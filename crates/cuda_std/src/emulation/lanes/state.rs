@@ -14,16 +14,16 @@ use std::panic::Location;
 use std::ptr;
 
 /// State of a block.
-pub struct Block {
-    pub lanes: Box<[Lane]>,
-    pub warps: Box<[Warp]>,
+pub struct BlockState {
+    pub lanes: Box<[LaneState]>,
+    pub warps: Box<[WarpState]>,
     /// Warps that have a runnable lane, one bit each.
     pub ready: Cell<u32>,
     pub alive: Cell<u32>,
     pub arrived: Cell<u32>,
     /// Index of the first thread that arrived, and its barrier.
     pub first: Cell<Option<(u32, Site)>>,
-    /// Reason to abort the grid; see [`Lane::fail`].
+    /// Reason to abort the grid; see [`LaneState::fail`].
     pub failed: Cell<Option<String>>,
     pub vote: Cell<bool>,
     pub voted: Cell<bool>,
@@ -36,7 +36,7 @@ pub struct Block {
     pub shared: OnceCell<Box<[UnsafeCell<u128>]>>,
 }
 
-impl Block {
+impl BlockState {
     #[inline]
     pub fn index(&self) -> u32 {
         self.lanes[0].position.block_idx_x
@@ -70,7 +70,7 @@ impl Block {
 
     /// Marks `lanes` of `warp` as runnable.
     #[inline]
-    pub fn wake(&self, warp: &Warp, lanes: u32) {
+    pub fn wake(&self, warp: &WarpState, lanes: u32) {
         warp.runnable.set(warp.runnable.get() | lanes);
         self.ready.set(self.ready.get() | 1 << warp.index);
     }
@@ -78,7 +78,7 @@ impl Block {
 
 /// A lane's call of a rendezvous.
 #[derive(Clone, Copy)]
-pub struct Call {
+pub struct RendezvousCall {
     pub site: Site,
     pub mask: u32,
     pub value: u64,
@@ -87,7 +87,7 @@ pub struct Call {
 }
 
 /// State of a warp.
-pub struct Warp {
+pub struct WarpState {
     pub index: u32,
     /// Lanes that were launched and have not returned.
     pub alive: Cell<u32>,
@@ -103,14 +103,14 @@ pub struct Warp {
     pub asks: Cell<u64>,
     /// Lanes that wait at a rendezvous.
     pub meeting: Cell<u32>,
-    pub calls: [Cell<Option<Call>>; SIZE as usize],
+    pub calls: [Cell<Option<RendezvousCall>>; SIZE as usize],
     pub answers: [Cell<u64>; SIZE as usize],
 }
 
-impl Warp {
-    pub fn new(index: u32, threads: u32) -> Warp {
+impl WarpState {
+    pub fn new(index: u32, threads: u32) -> WarpState {
         let all = u32::MAX >> (SIZE - SIZE.min(threads - index * SIZE));
-        Warp {
+        WarpState {
             index,
             alive: Cell::new(all),
             runnable: Cell::new(all),
@@ -129,14 +129,14 @@ impl Warp {
 
 /// Reason why a lane returns control to its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum LaneStop {
     /// The lane spins. It polls again when the other lanes have been scheduled.
     Spins,
     /// The lane waits at a barrier or for lanes of its warp, which will make it runnable again.
     Waits,
     /// The seeded scheduler preempted the lane.
     Turns,
-    /// The lane found a bug of the kernel ([`Lane::fail`]) and is never resumed.
+    /// The lane found a bug of the kernel ([`LaneState::fail`]) and is never resumed.
     Failed,
 }
 
@@ -145,10 +145,10 @@ pub enum Stop {
 const FETCHED_LINES: usize = 6;
 
 /// State of a lane.
-pub struct Lane {
+pub struct LaneState {
     pub position: Position,
-    block: Cell<*const Block>,
-    yielder: Cell<*const Yielder<(), Stop>>,
+    block: Cell<*const BlockState>,
+    yielder: Cell<*const Yielder<(), LaneStop>>,
     /// Lowest permitted stack pointer at a stop.
     lowest: usize,
     /// Stack pointer at the last stop.
@@ -157,10 +157,10 @@ pub struct Lane {
     pub last: Cell<Option<Site>>,
 }
 
-impl Lane {
+impl LaneState {
     /// Creates a lane that has not started. Its stack pointer must not be below `lowest` at a stop.
-    pub fn new(position: Position, lowest: usize) -> Lane {
-        Lane {
+    pub fn new(position: Position, lowest: usize) -> LaneState {
+        LaneState {
             position,
             block: Cell::new(ptr::null()),
             yielder: Cell::new(ptr::null()),
@@ -171,23 +171,23 @@ impl Lane {
     }
 
     /// Sets the block of the lane. The block must outlive the lane's coroutine.
-    pub fn belongs_to(&self, block: *const Block) {
+    pub fn belongs_to(&self, block: *const BlockState) {
         self.block.set(block);
     }
 
     /// Records that the lane's coroutine has started.
-    pub fn begins(&self, yielder: &Yielder<(), Stop>) {
+    pub fn begins(&self, yielder: &Yielder<(), LaneStop>) {
         self.yielder.set(yielder);
     }
 
     #[inline]
-    pub fn block(&self) -> &Block {
+    pub fn block(&self) -> &BlockState {
         // SAFETY: the pointer was set when the block was created, and the block outlives the coroutines of its lanes.
         unsafe { &*self.block.get() }
     }
 
     #[inline]
-    pub fn warp(&self) -> &Warp {
+    pub fn warp(&self) -> &WarpState {
         &self.block().warps[(self.position.thread_idx_x / SIZE) as usize]
     }
 
@@ -201,7 +201,7 @@ impl Lane {
     #[cold]
     pub fn fail(&self, why: String) {
         self.block().failed.set(Some(format!("block {}: {why}", self.position.block_idx_x)));
-        self.stop(Stop::Failed);
+        self.stop(LaneStop::Failed);
     }
 
     /// Prefetches the top of the lane's stack while another lane runs: the stacks of a block exceed the L1 cache.
@@ -216,7 +216,7 @@ impl Lane {
     }
 
     /// Returns control to the worker until the lane is scheduled again.
-    pub fn stop(&self, stop: Stop) {
+    pub fn stop(&self, stop: LaneStop) {
         if self.block().ending.get() || std::thread::panicking() {
             // Destructors of a lane that is being unwound must not wait: the grid has ended.
             return;

@@ -1,7 +1,7 @@
 //! A single emulated thread that the caller steps.
 
 use super::running::text;
-use super::stacks::{Place, STACK_BYTES, Stacks};
+use super::stacks::{LaneStack, STACK_BYTES, Stacks};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ thread_local! {
 
 /// Reason why a [`Stepped`] thread returned control to its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum SteppedStop {
     /// The thread spins: its condition does not hold, and is polled again on the next call of [`Stepped::turn`].
     Spins,
     /// The thread is at a block barrier, which it passes on the next call of [`Stepped::turn`].
@@ -28,12 +28,12 @@ pub enum Turn {
 /// The only thread of a grid of one, which its owner runs until the next spin or block barrier. Tests use it to control
 /// the interleaving step by step: several such threads on one CPU thread represent the kernels of several devices.
 pub struct Stepped {
-    coroutine: Option<Coroutine<(), Turn, (), Place>>,
+    coroutine: Option<Coroutine<(), SteppedStop, (), LaneStack>>,
     running: Rc<Running>,
 }
 
 struct Running {
-    yielder: Cell<*const Yielder<(), Turn>>,
+    yielder: Cell<*const Yielder<(), SteppedStop>>,
     /// Lowest permitted stack pointer when control returns to the owner.
     lowest: usize,
 }
@@ -47,25 +47,26 @@ impl Stepped {
         let place = STACKS.with_borrow_mut(|stacks| stacks.take(1))?.remove(0);
         let running = Rc::new(Running { yielder: Cell::new(ptr::null()), lowest: place.lowest() });
         let own = running.clone();
-        let coroutine = Coroutine::with_stack(place, move |yielder: &Yielder<(), Turn>, ()| {
+        let coroutine = Coroutine::with_stack(place, move |yielder: &Yielder<(), SteppedStop>, ()| {
             own.yielder.set(yielder);
             body();
         });
         Ok(Stepped { coroutine: Some(coroutine), running })
     }
 
-    /// Runs the thread until its next spin or block barrier. Returns [`Turn::Ended`] once the thread has returned.
+    /// Runs the thread until its next spin or block barrier. Returns [`SteppedStop::Ended`] once the thread has
+    /// returned.
     ///
     /// # Errors
     /// Returns the message of a panic, which has ended the thread.
-    pub fn turn(&mut self) -> Result<Turn, String> {
-        let Some(coroutine) = &mut self.coroutine else { return Ok(Turn::Ended) };
+    pub fn turn(&mut self) -> Result<SteppedStop, String> {
+        let Some(coroutine) = &mut self.coroutine else { return Ok(SteppedStop::Ended) };
         let before = RUNNING.replace(Rc::as_ptr(&self.running));
         let result = catch_unwind(AssertUnwindSafe(|| coroutine.resume(())));
         RUNNING.set(before);
         let result = match result {
             Ok(CoroutineResult::Yield(turn)) => return Ok(turn),
-            Ok(CoroutineResult::Return(())) => Ok(Turn::Ended),
+            Ok(CoroutineResult::Return(())) => Ok(SteppedStop::Ended),
             Err(panic) => Err(text(&*panic).to_owned()),
         };
         self.end();
@@ -91,7 +92,7 @@ impl Drop for Stepped {
 }
 
 /// Returns control from the stepped thread that runs here to its owner. Returns false if there is none.
-pub fn pause(turn: Turn) -> bool {
+pub fn pause(turn: SteppedStop) -> bool {
     // SAFETY: the pointer was set during `Stepped::turn`, which keeps its target alive. The caller runs within that
     // call.
     let Some(running) = (unsafe { RUNNING.get().as_ref() }) else { return false };
@@ -126,10 +127,10 @@ mod tests {
             .expect("a stack")
         };
         let (mut first, mut second) = (make(1), make(100));
-        assert_eq!((first.turn(), steps.get()), (Ok(Turn::Spins), 1));
-        assert_eq!((second.turn(), steps.get()), (Ok(Turn::Spins), 101));
-        assert_eq!((first.turn(), first.turn(), steps.get()), (Ok(Turn::Meets), Ok(Turn::Meets), 102));
-        assert_eq!((first.turn(), first.turn(), steps.get()), (Ok(Turn::Ended), Ok(Turn::Ended), 103));
+        assert_eq!((first.turn(), steps.get()), (Ok(SteppedStop::Spins), 1));
+        assert_eq!((second.turn(), steps.get()), (Ok(SteppedStop::Spins), 101));
+        assert_eq!((first.turn(), first.turn(), steps.get()), (Ok(SteppedStop::Meets), Ok(SteppedStop::Meets), 102));
+        assert_eq!((first.turn(), first.turn(), steps.get()), (Ok(SteppedStop::Ended), Ok(SteppedStop::Ended), 103));
         drop(second);
         assert_eq!(Rc::strong_count(&steps), 1, "what has not returned is unwound");
     }
@@ -138,6 +139,6 @@ mod tests {
     fn panic_is_reported_and_ends_thread() {
         let mut stepped = Stepped::new(|| panic!("expected by the test")).expect("a stack");
         assert_eq!(stepped.turn(), Err("expected by the test".to_owned()));
-        assert_eq!(stepped.turn(), Ok(Turn::Ended));
+        assert_eq!(stepped.turn(), Ok(SteppedStop::Ended));
     }
 }

@@ -1,7 +1,7 @@
 //! Workers: CPU threads that divide the blocks of a grid among them.
 
-use super::super::{Grid, is_stopped};
-use super::running::{Launch, Running, Session};
+use super::super::{EmulatedGrid, is_stopped};
+use super::running::{GridLaunch, RunningBlock, VisitResult};
 use super::stacks::Stacks;
 use super::{PROGRESS, WATCHED};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +13,7 @@ use std::{io, thread};
 
 /// State of a running grid.
 struct Work<'a> {
-    launch: Launch<'a>,
+    launch: GridLaunch<'a>,
     /// Index of the next block that no worker has started.
     next: AtomicU32,
     /// Error of the first worker that failed; the other workers then stop as well.
@@ -51,7 +51,7 @@ impl Work<'_> {
         }
     }
 
-    fn run_blocks(&self, most: u32, blocks: &mut Vec<Running>, stacks: &mut Stacks) -> io::Result<()> {
+    fn run_blocks(&self, most: u32, blocks: &mut Vec<RunningBlock>, stacks: &mut Stacks) -> io::Result<()> {
         let (mut idle, mut at) = (Idle::default(), 0);
         let mut left = true;
         loop {
@@ -60,7 +60,7 @@ impl Work<'_> {
                 left = index < self.launch.blocks;
                 if left {
                     // SAFETY: `run` ends the blocks before it returns, and `self` outlives that call.
-                    blocks.push(unsafe { Running::new(&self.launch, index, stacks) }?);
+                    blocks.push(unsafe { RunningBlock::new(&self.launch, index, stacks) }?);
                 }
             }
             if blocks.is_empty() || self.failed.get().is_some() {
@@ -69,7 +69,7 @@ impl Work<'_> {
             if is_stopped() {
                 return Err(io::Error::new(io::ErrorKind::Interrupted, "the emulated device was stopped"));
             }
-            let mut pass = Session::default();
+            let mut pass = VisitResult::default();
             while pass.lanes < LONGEST_PASS
                 && let Some(block) = blocks.get_mut(at)
             {
@@ -117,7 +117,7 @@ impl Idle {
     ///
     /// Sleeps only between two sweeps. A sweep over the lanes of a full grid takes milliseconds, in which data for the
     /// first lanes arrives. A sleep after each of its hundreds of passes would take several times as long.
-    fn after_pass(&mut self, pass: Session, has_changed_memory: bool, sweep_is_over: bool) -> Pause {
+    fn after_pass(&mut self, pass: VisitResult, has_changed_memory: bool, sweep_is_over: bool) -> Pause {
         if has_changed_memory {
             // A lane that puts and then waits also ends each of its steps by spinning.
             self.sweeps = 0;
@@ -152,10 +152,10 @@ impl Drop for Watch {
     }
 }
 
-pub fn run(grid: &Grid, body: &(dyn Fn() + Sync)) -> io::Result<()> {
+pub fn run(grid: &EmulatedGrid, body: &(dyn Fn() + Sync)) -> io::Result<()> {
     let _watch = Watch::new(grid.seed.is_some() || grid.orders.is_some());
     let launch =
-        Launch { blocks: grid.blocks, threads: grid.threads, seed: grid.seed, orders: grid.orders.clone(), body };
+        GridLaunch { blocks: grid.blocks, threads: grid.threads, seed: grid.seed, orders: grid.orders.clone(), body };
     let work = Work { launch, next: AtomicU32::new(0), failed: OnceLock::new() };
     let at_once = grid.blocks_at_once();
     let workers = (grid.workers as u32).clamp(1, at_once);
@@ -225,7 +225,7 @@ fn start(job: Job) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const SPINNING: Session = Session { lanes: LONGEST_PASS, spun: LONGEST_PASS };
+    const SPINNING: VisitResult = VisitResult { lanes: LONGEST_PASS, spun: LONGEST_PASS };
 
     #[test]
     fn worker_sleeps_only_between_sweeps() {
@@ -250,7 +250,7 @@ mod tests {
         let pauses: Vec<Pause> = (0..SWEEPS_AWAKE + 1000).map(|_| idle.after_pass(SPINNING, false, true)).collect();
         assert_eq!(pauses[SWEEPS_AWAKE as usize - 1], Pause::Sleep(SLEEP));
         assert_eq!(pauses.last(), Some(&Pause::Sleep(LONGEST_SLEEP)));
-        let progress = Session { lanes: 90, spun: 80 };
+        let progress = VisitResult { lanes: 90, spun: 80 };
         assert_eq!(idle.after_pass(progress, false, true), Pause::None);
         assert_eq!(idle.after_pass(SPINNING, false, true), Pause::Yield);
     }
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn worker_whose_lanes_change_memory_does_not_sleep() {
         let mut idle = Idle::default();
-        let one = Session { lanes: 1, spun: 1 };
+        let one = VisitResult { lanes: 1, spun: 1 };
         // A single lane that puts and then waits for a few polls.
         assert!(
             (0..100 * SWEEPS_AWAKE).all(|turn| !matches!(idle.after_pass(one, turn % 8 == 0, true), Pause::Sleep(_)))

@@ -11,9 +11,9 @@ fn lines(text: &str) -> Vec<u32> {
 
 /// Asserts that the grid fails in all orders. Returns the message of the unseeded run.
 fn fails_in_all_orders(blocks: u32, threads: u32, body: impl Fn() + Sync) -> String {
-    let text = failure(Grid::new(blocks, threads), &body);
+    let text = failure(EmulatedGrid::new(blocks, threads), &body);
     for seed in 0..10 {
-        let seeded = failure(Grid::new(blocks, threads).seeded(seed), &body);
+        let seeded = failure(EmulatedGrid::new(blocks, threads).seeded(seed), &body);
         assert!(seeded.contains("must meet") || seeded.contains("no thread may return"), "{seed}: {seeded}");
     }
     text
@@ -66,7 +66,7 @@ fn barrier_in_loop_is_one_site() {
                 }
             }
         };
-        Grid::new(2, 40.min(8 + 32 * seed)).seeded(seed.into()).run(body).expect("runs");
+        EmulatedGrid::new(2, 40.min(8 + 32 * seed)).seeded(seed.into()).run(body).expect("runs");
     }
 }
 

@@ -7,7 +7,7 @@ use super::*;
 use ::kernels::mover::{JOBS, LONG, MOST_BLOCKS};
 use cuda_std::emulation::{set_seed, set_workers};
 use cuda_std::memory::{Word, load_acquire_host_u64};
-use random::Random;
+use random::XorShift;
 
 /// Timeout that no test reaches.
 const LONG_TIME: Duration = Duration::from_secs(30);
@@ -16,7 +16,7 @@ const LONG_BYTES: usize = LONG as usize + 1;
 /// A running kernel and its rings.
 struct Running {
     kernel: OnCpu,
-    rings: Rings,
+    rings: HostRings,
     number: u64,
     marks: [u64; LANES as usize],
     /// Whether entries are published later, together with further ones.
@@ -27,7 +27,7 @@ impl Running {
     fn new(blocks: u32, timeout: Duration) -> Running {
         let kernel = OnCpu::new(blocks).unwrap();
         // SAFETY: the rings are in memory of the kernel, which lives as long.
-        let rings = unsafe { Rings::at(kernel.lanes()) };
+        let rings = unsafe { HostRings::at(kernel.lanes()) };
         let mut running = Running { kernel, rings, number: 0, marks: [0; LANES as usize], holds: false };
         running.launch(timeout);
         running
@@ -41,7 +41,7 @@ impl Running {
         unsafe { self.kernel.launch(args, true) }.unwrap();
     }
 
-    fn ask(&mut self, queue: Queue, step: Step) {
+    fn ask(&mut self, queue: CopyDirection, step: Step) {
         until("room in a ring", || self.rings.has_room(queue));
         self.rings.write(queue, step);
         if !self.holds {
@@ -49,11 +49,11 @@ impl Running {
         }
     }
 
-    fn copy(&mut self, queue: Queue, to: u64, from: u64, bytes: usize) {
+    fn copy(&mut self, queue: CopyDirection, to: u64, from: u64, bytes: usize) {
         self.ask(queue, Step::Copy { to, from, bytes: bytes as u32 });
     }
 
-    fn mark(&mut self, queue: Queue) -> u64 {
+    fn mark(&mut self, queue: CopyDirection) -> u64 {
         self.marks[queue as usize] += 1;
         let mark = self.marks[queue as usize];
         self.ask(queue, Step::Mark(mark));
@@ -61,7 +61,7 @@ impl Running {
     }
 
     /// Requests a mark and waits for it. Asserts that marks pass in order.
-    fn settle(&mut self, queue: Queue) {
+    fn settle(&mut self, queue: CopyDirection) {
         let mark = self.mark(queue);
         let mut last = 0;
         until("a mark", || {
@@ -73,14 +73,14 @@ impl Running {
     }
 
     /// Returns the first job that a lane's first block has given to the other blocks.
-    fn first_job(&self, queue: Queue) -> Option<Step> {
+    fn first_job(&self, queue: CopyDirection) -> Option<Step> {
         // SAFETY: jobs start with the words of their entries.
         let words = unsafe { &*self.kernel.jobs().add(queue as usize).cast::<[Word; 4]>() };
         Step::decode(words.each_ref().map(load_acquire_host_u64), 0, JOBS)
     }
 
     /// Copies until the lane's other blocks have started.
-    fn wait_for_others(&mut self, queue: Queue) {
+    fn wait_for_others(&mut self, queue: CopyDirection) {
         let (from, to) = (noise(LONG_BYTES), vec![0u8; LONG_BYTES]);
         until("the other blocks", || {
             self.copy(queue, to.as_ptr() as u64, from.as_ptr() as u64, LONG_BYTES);
@@ -112,7 +112,7 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 fn noise(bytes: usize) -> Vec<u8> {
-    let mut random = Random(bytes as u64);
+    let mut random = XorShift(bytes as u64);
     (0..bytes).map(|_| random.below(255) as u8 + 1).collect()
 }
 
@@ -161,22 +161,22 @@ fn word_follows_long_copies_and_precedes_mark() {
         let (from, to) = (vec![round as u8; ROOM], vec![0u8; ROOM]);
         for part in 0..4 {
             let at = (part * LONG_BYTES) as u64;
-            running.copy(Queue::In, to.as_ptr() as u64 + at, from.as_ptr() as u64 + at, LONG_BYTES);
+            running.copy(CopyDirection::In, to.as_ptr() as u64 + at, from.as_ptr() as u64 + at, LONG_BYTES);
             if round.is_multiple_of(2) {
                 // The block that arrives last writes this mark.
-                running.mark(Queue::In);
+                running.mark(CopyDirection::In);
             }
         }
-        running.ask(Queue::In, Step::Word { to: &raw const *word as u64, value: round });
-        let mark = running.mark(Queue::In);
+        running.ask(CopyDirection::In, Step::Word { to: &raw const *word as u64, value: round });
+        let mark = running.mark(CopyDirection::In);
         until("the word", || {
-            let passed = running.rings.passed(Queue::In);
+            let passed = running.rings.passed(CopyDirection::In);
             let here = load_acquire_host_u64(&word);
             assert!(passed < mark || load_acquire_host_u64(&word) == round, "a mark before its word");
             here == round
         });
         assert!(std::hint::black_box(to).iter().all(|byte| *byte == round as u8), "a word before its bytes");
-        running.settle(Queue::In);
+        running.settle(CopyDirection::In);
     }
     running.end();
 }
@@ -190,7 +190,7 @@ fn overlapping_steps_keep_order() {
     for seed in 0..6 {
         set_seed(Some(seed));
         set_workers(1 + seed as usize % 2);
-        let mut random = Random(seed + 1);
+        let mut random = XorShift(seed + 1);
         let mut running = Running::new(2 + seed as u32 % 4, LONG_TIME);
         let (mut expected, memory) = (noise(ROOM), zeros());
         // SAFETY: both have `ROOM` bytes, and the kernel has no reference to them yet.
@@ -204,20 +204,20 @@ fn overlapping_steps_keep_order() {
                 0 => {
                     let at = random.below(ROOM / 8) * 8;
                     expected[at..at + 8].copy_from_slice(&round.to_le_bytes());
-                    running.ask(Queue::In, Step::Word { to: base + at as u64, value: round });
+                    running.ask(CopyDirection::In, Step::Word { to: base + at as u64, value: round });
                 }
-                1 | 2 => drop(running.mark(Queue::In)),
+                1 | 2 => drop(running.mark(CopyDirection::In)),
                 kind => {
                     let bytes = if kind < long { LONG_BYTES + random.below(1 << 14) } else { 1 + random.below(9000) };
                     let (to, from) = (random.below(ROOM / 2 - bytes), random.below(ROOM / 2 - bytes));
                     // Source and destination do not overlap, as the contract of a copy requires.
                     let (to, from) = if random.below(2) == 0 { (to, ROOM / 2 + from) } else { (ROOM / 2 + to, from) };
                     expected.copy_within(from..from + bytes, to);
-                    running.copy(Queue::In, base + to as u64, base + from as u64, bytes);
+                    running.copy(CopyDirection::In, base + to as u64, base + from as u64, bytes);
                 }
             }
             if round % 100 == 99 {
-                running.settle(Queue::In);
+                running.settle(CopyDirection::In);
                 // SAFETY: the memory has `ROOM` bytes, and no copy is in flight.
                 let came = unsafe { std::slice::from_raw_parts(base as *const u8, ROOM) };
                 assert!(came == expected, "seed {seed}, round {round}");
@@ -244,7 +244,7 @@ fn rings_wrap_around_both_ways() {
                     there.as_ptr() as u64,
                     LONG_BYTES,
                 );
-            } else if queue == Queue::In && step % 3 == 1 {
+            } else if queue == CopyDirection::In && step % 3 == 1 {
                 running.ask(queue, Step::Word { to: &raw const word as u64, value: step });
             } else {
                 running.mark(queue);
@@ -271,19 +271,19 @@ fn exit_follows_all_copies_of_all_blocks() {
             let to = vec![0u8; 8 * PART];
             let mut running = Running::new(blocks, LONG_TIME);
             if blocks > 1 && copies > 0 {
-                running.wait_for_others(Queue::Out);
+                running.wait_for_others(CopyDirection::Out);
             }
             for part in 0..copies {
                 let at = (part * PART) as u64;
-                running.copy(Queue::Out, to.as_ptr() as u64 + at, from.as_ptr() as u64 + at, PART);
+                running.copy(CopyDirection::Out, to.as_ptr() as u64 + at, from.as_ptr() as u64 + at, PART);
             }
-            running.ask(Queue::Out, Step::End);
-            until("the lane's end", || running.rings.gone(1)[Queue::Out as usize]);
+            running.ask(CopyDirection::Out, Step::End);
+            until("the lane's end", || running.rings.gone(1)[CopyDirection::Out as usize]);
             // Checks this immediately, before the kernel has ended.
             let (came, end) = (std::hint::black_box(&to), copies * PART);
             assert!(came[..end].iter().rev().take(PART).all(|byte| *byte != 0), "{blocks} blocks, {copies} copies");
             assert!(came[..end] == from[..end] && came[end..].iter().all(|byte| *byte == 0));
-            running.ask(Queue::In, Step::End);
+            running.ask(CopyDirection::In, Step::End);
             running.has_gone();
         }
     }
@@ -296,10 +296,10 @@ fn deadline_ends_all_blocks() {
     for copies in [0, 1, 20] {
         let mut running = Running::new(4, Duration::from_millis(30));
         if copies > 1 {
-            running.wait_for_others(Queue::In);
+            running.wait_for_others(CopyDirection::In);
         }
         for _ in 0..copies {
-            running.copy(Queue::In, to.as_ptr() as u64, from.as_ptr() as u64, LONG_BYTES);
+            running.copy(CopyDirection::In, to.as_ptr() as u64, from.as_ptr() as u64, LONG_BYTES);
         }
         running.has_gone();
         assert!(copies == 0 || std::hint::black_box(&to) == &from);

@@ -5,9 +5,9 @@ use super::*;
 
 /// Runs the grid unseeded, and with several seeds.
 fn in_all_orders(block: u32, body: impl Fn() + Sync) {
-    Grid::new(2, block).run(&body).expect("runs without a seed");
+    EmulatedGrid::new(2, block).run(&body).expect("runs without a seed");
     for seed in 0..20 {
-        Grid::new(2, block).seeded(seed).run(&body).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        EmulatedGrid::new(2, block).seeded(seed).run(&body).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
 }
 
@@ -69,7 +69,7 @@ fn seed_groups_lanes_that_arrive_together() {
     let mut sizes = std::collections::BTreeSet::new();
     for seed in 0..20 {
         let groups = Mutex::new(Vec::new());
-        let grid = Grid::new(1, 32).seeded(seed);
+        let grid = EmulatedGrid::new(1, 32).seeded(seed);
         grid.run(|| {
             let group = warp::active_mask();
             groups.lock().expect("no panic").push((warp::lane(), group));
@@ -94,7 +94,7 @@ fn leader_missing_from_rendezvous_is_detected() {
     let kernel = |comes_back: bool| {
         let (answer, seen) = (&answer, Mutex::new(Vec::new()));
         store_relaxed_gpu_u64(answer, 0);
-        Grid::new(1, 64)
+        EmulatedGrid::new(1, 64)
             .run(|| {
                 if thread::thread_idx_x() == 0 {
                     // Waits for a store of another warp.
@@ -150,13 +150,13 @@ fn undefined_behaviour_of_hardware_ends_grid() {
     ];
     for (expected, body) in failing {
         for seed in 0..5 {
-            let text = failure(Grid::new(1, 32).seeded(seed), body);
+            let text = failure(EmulatedGrid::new(1, 32).seeded(seed), body);
             assert!(
                 text.contains(expected) || text.contains("waits for it at") || text.contains("have returned"),
                 "{seed}: {text}"
             );
         }
-        let text = failure(Grid::new(1, 32), body);
+        let text = failure(EmulatedGrid::new(1, 32), body);
         assert!(text.contains(expected), "{text}");
     }
 }
@@ -185,7 +185,7 @@ fn lanes_at_two_calls_are_reported_with_lines() {
     ];
     for ((expected, body), line) in failing.into_iter().zip(first..) {
         for seed in [None, Some(1), Some(2), Some(3)] {
-            let grid = Grid::new(1, 64);
+            let grid = EmulatedGrid::new(1, 64);
             let text = failure(seed.map_or(grid.clone(), |seed| grid.seeded(seed)), body);
             assert!(text.contains(expected) || text.contains("waits for it at"), "{seed:?}: {text}");
             assert_eq!(lines(&text), [line, line], "{seed:?}: {text}");
@@ -210,30 +210,30 @@ fn partial_rendezvous_may_precede_full_one() {
 #[test]
 fn fence_covers_stores_ordered_by_earlier_barrier() {
     #[derive(Clone, Copy, PartialEq)]
-    enum Way {
+    enum FenceCase {
         Fenced,
         NoFence,
         FenceBeforeBarrier,
         ShuffleAlone,
         BlockBarrier,
     }
-    let covered = |way: Way| {
+    let covered = |way: FenceCase| {
         let (orders, word) = (Orders::default(), Word::new(0));
         let written = Mutex::new(None);
-        let grid = Grid::new(1, 32).observed(&orders);
+        let grid = EmulatedGrid::new(1, 32).observed(&orders);
         grid.run(|| {
             if warp::lane() == 7 {
                 *written.lock().expect("no panic") = Some(orders.now());
             }
-            if way == Way::FenceBeforeBarrier {
+            if way == FenceCase::FenceBeforeBarrier {
                 crate::memory::fence_acq_rel_sys();
             }
             match way {
-                Way::ShuffleAlone => drop(warp::broadcast_u64(u32::MAX, 0, 7)),
-                Way::BlockBarrier => thread::sync_threads(),
+                FenceCase::ShuffleAlone => drop(warp::broadcast_u64(u32::MAX, 0, 7)),
+                FenceCase::BlockBarrier => thread::sync_threads(),
                 _ => warp::synchronize(u32::MAX),
             }
-            if way != Way::NoFence && way != Way::FenceBeforeBarrier {
+            if way != FenceCase::NoFence && way != FenceCase::FenceBeforeBarrier {
                 crate::memory::fence_acq_rel_sys();
             }
             if warp::lane() == 3 {
@@ -243,6 +243,8 @@ fn fence_covers_stores_ordered_by_earlier_barrier() {
         .expect("runs");
         orders.releases(&word, written.into_inner().expect("no panic").expect("lane 7 has run"))
     };
-    assert!(covered(Way::Fenced) && covered(Way::BlockBarrier));
-    assert!(!covered(Way::NoFence) && !covered(Way::FenceBeforeBarrier) && !covered(Way::ShuffleAlone));
+    assert!(covered(FenceCase::Fenced) && covered(FenceCase::BlockBarrier));
+    assert!(
+        !covered(FenceCase::NoFence) && !covered(FenceCase::FenceBeforeBarrier) && !covered(FenceCase::ShuffleAlone)
+    );
 }
