@@ -6,7 +6,7 @@ use super::gate::{Gate, Turns};
 use super::ours::{Ours, Prepared};
 use super::pattern::{NEGATIVE, OTHER, POISON, Pattern, PatternCheck};
 use super::shape::{CollectiveOperation, Shape, Wires};
-use super::theirs::{Registered, Theirs, call};
+use super::theirs::{NcclWindows, Theirs, call};
 use super::{
     ALGBW, ELEMENT, HEARD, LAUNCH, NODES, NVLINK_BYTES, OPERATION, OVERLAP, PLACE, PROTOCOL, PUT_US, PUTS, REDOP, ROOT,
 };
@@ -34,7 +34,7 @@ pub struct Collectives {
     /// NCCL, or the reason why it is not available. `None` if no parameter combination uses it.
     pub nccl: Option<Result<Communicator, String>>,
     /// Memory registered with NCCL, or the reason why there is none. `None` if no parameter combination uses it.
-    pub registered: Option<Result<Registered, String>>,
+    pub registered: Option<Result<NcclWindows, String>>,
     pub stream: Stream,
     pub gate: Gate,
     pub ours: Ours,

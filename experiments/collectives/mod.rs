@@ -31,7 +31,7 @@ use ginlab::topology::nvlink;
 use measure::Collectives;
 use ours::Ours;
 use shape::Wires;
-use theirs::Registered;
+use theirs::NcclWindows;
 
 pub const PROGRAMS: &[CommandSpec] = &[program::<Collectives>()];
 
@@ -205,7 +205,7 @@ impl Experiment for Collectives {
         let windows: Vec<CollectiveConfig> = tuples.iter().filter(|tuple| tuple.window).copied().collect();
         let registered = match &nccl {
             Some(Ok(nccl)) if !windows.is_empty() => {
-                Some(Registered::open(nccl, &ours, &windows, args.world.meet.timeout, ranks)?)
+                Some(NcclWindows::open(nccl, &ours, &windows, args.world.meet.timeout, ranks)?)
             }
             _ => None,
         };

@@ -24,7 +24,7 @@ impl From<NcclError> for Failure {
 }
 
 /// Memory that is registered with NCCL, with a copy of each operand in the heap.
-pub struct Registered {
+pub struct NcclWindows {
     window: Window,
     /// Offsets of inputs and outputs in the heap.
     from: u64,
@@ -33,7 +33,7 @@ pub struct Registered {
     outputs: u64,
 }
 
-impl Registered {
+impl NcclWindows {
     /// Registers memory for the parameter combinations. Collective. The inner error is the reason if there is none.
     pub fn open(
         nccl: &Communicator,
@@ -41,7 +41,7 @@ impl Registered {
         tuples: &[CollectiveConfig],
         limit: Duration,
         ranks: &mut Bootstrap,
-    ) -> Result<Result<Registered, String>, Failure> {
+    ) -> Result<Result<NcclWindows, String>, Failure> {
         let shapes: Vec<Shape> = tuples.iter().map(|tuple| tuple.shape(ranks.size() as u64)).collect();
         let most = |bytes: fn(&Shape) -> u64| shapes.iter().map(bytes).max().unwrap_or(0).max(16).next_multiple_of(256);
         let (inputs, outputs) = (most(Shape::input), most(|shape| shape.bytes.max(shape.output())));
@@ -49,7 +49,7 @@ impl Registered {
         let Some((from, to)) = memory else { return Ok(Err("no operation uses registered memory".into())) };
         match nccl.window((inputs + outputs) as usize, ranks, limit) {
             Err(NcclError::Missing(why)) => Ok(Err(why)),
-            window => Ok(Ok(Registered { window: window?, from: from.offset(), to: to.offset(), outputs })),
+            window => Ok(Ok(NcclWindows { window: window?, from: from.offset(), to: to.offset(), outputs })),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::args::{BlockCount, JacobiConfig, SyncBy};
 use super::problem::LaplaceProblem;
-use super::resident::{MOST_ACROSS, Pieces, Resident, kernel, pieces_kernel};
+use super::resident::{MOST_ACROSS, Resident, SplitRows, kernel, pieces_kernel};
 use super::session::FEW_REGISTERS;
 use crate::error::Failure;
 use ginlab::cuda::{Device, Function};
@@ -150,7 +150,7 @@ impl Place<'_> {
             block,
             shared_bytes: pieces::shared_bytes(most_rows, block),
             by_rails: self.by_rails,
-            pieces: Some(Pieces { across, most_rows }),
+            pieces: Some(SplitRows { across, most_rows }),
         };
         let processors = self.at_once(&made(most_threads, 1, 1, 1), self.most)?.min(MOST_ACROSS);
         let first = quads.div_ceil(most_threads);

@@ -114,7 +114,7 @@ impl JacobiSession {
 }
 
 /// Memory for fields and received rows that is registered with NCCL.
-pub struct Registered {
+pub struct WindowFields {
     /// The field for which the window has memory.
     pub problem: LaplaceProblem,
     /// Number of rows of each of the two fields.
@@ -122,7 +122,7 @@ pub struct Registered {
     window: Result<Window, String>,
 }
 
-impl Registered {
+impl WindowFields {
     /// Allocates memory for fields of `rows` rows. Collective.
     pub fn new(
         problem: LaplaceProblem,
@@ -130,12 +130,12 @@ impl Registered {
         nccl: &Communicator,
         limit: Duration,
         ranks: &mut Bootstrap,
-    ) -> Result<Registered, Failure> {
+    ) -> Result<WindowFields, Failure> {
         let window = match nccl.window(2 * problem.bytes(rows) + 4 * problem.bytes(1), ranks, limit) {
             Err(NcclError::Missing(why)) => Err(why),
             opened => Ok(opened?),
         };
-        Ok(Registered { problem, rows, window })
+        Ok(WindowFields { problem, rows, window })
     }
 
     /// Returns the reason for which there is no window. `None` if there is one.

@@ -2,7 +2,7 @@
 
 use super::args::{HaloExchange, JacobiArgs, JacobiConfig};
 use super::fit;
-use super::nccl::Registered;
+use super::nccl::WindowFields;
 use super::part::{FieldPart, PartResult};
 use super::problem::LaplaceProblem;
 use super::resident::Resident;
@@ -51,7 +51,7 @@ pub struct How {
 /// A rank of the experiment. Fields are dropped in order: NCCL's operations must end before their streams are dropped.
 pub struct Jacobi {
     /// `None` before the first parameter combination that uses it.
-    pub registered: Option<Registered>,
+    pub registered: Option<WindowFields>,
     /// NCCL, or the reason why it is not available. `None` if no parameter combination uses it.
     pub nccl: Option<Result<Communicator, String>>,
     pub args: JacobiArgs,
@@ -118,7 +118,7 @@ impl Jacobi {
         }
         let in_device_memory = self.in_device_memory()?;
         if let (HaloExchange::NcclWindow, Some(Ok(nccl))) = (tuple.exchange, &self.nccl)
-            && let Some(why) = nccl.lacks_windows().or(self.registered.as_ref().and_then(Registered::refused))
+            && let Some(why) = nccl.lacks_windows().or(self.registered.as_ref().and_then(WindowFields::refused))
         {
             return Ok(Some(why));
         }
@@ -163,7 +163,7 @@ impl Jacobi {
     /// not registered. Collective.
     pub fn register(&mut self, tuple: &JacobiConfig, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let problem = tuple.problem();
-        let is_known = |registered: &Registered| registered.problem == problem || registered.refused().is_some();
+        let is_known = |registered: &WindowFields| registered.problem == problem || registered.refused().is_some();
         let Some(Ok(nccl)) = self.nccl.as_ref().filter(|_| tuple.exchange == HaloExchange::NcclWindow) else {
             return Ok(());
         };
@@ -175,7 +175,7 @@ impl Jacobi {
             registered.close(nccl, limit)?;
         }
         let rows = problem.rows(0, ranks.size() as u32).len() as u32;
-        self.registered = Some(Registered::new(problem, rows, nccl, limit, ranks)?);
+        self.registered = Some(WindowFields::new(problem, rows, nccl, limit, ranks)?);
         Ok(())
     }
 
@@ -240,7 +240,7 @@ impl Jacobi {
         let buffers = if alone { &fields.whole } else { &fields.part };
         let plain = buffers.each_ref().map(Buffer::address);
         let in_window = tuple.exchange == HaloExchange::NcclWindow && !alone;
-        let window = self.registered.as_ref().filter(|_| in_window).and_then(Registered::addresses);
+        let window = self.registered.as_ref().filter(|_| in_window).and_then(WindowFields::addresses);
         if in_window && window.is_none() {
             return Err(Failure::Run("no memory is registered with NCCL".into()));
         }

@@ -24,12 +24,12 @@ pub struct Resident {
     /// Whether a neighbour is reached over rails.
     pub by_rails: bool,
     /// `None` if each block has whole rows.
-    pub pieces: Option<Pieces>,
+    pub pieces: Option<SplitRows>,
 }
 
 /// Blocks that have some columns of some rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pieces {
+pub struct SplitRows {
     /// Number of blocks that share a row.
     pub across: u32,
     /// Maximum number of rows of a block.
@@ -102,7 +102,7 @@ impl JacobiSession {
                         let function = function.with_shared_memory(resident.shared_bytes)?;
                         self.main.launch(&function, resident.grid, resident.block, args)
                     }
-                    Some(Pieces { across, most_rows }) => {
+                    Some(SplitRows { across, most_rows }) => {
                         let beside = args.words.wrapping_add(resident.words()[0] as usize);
                         let args = PiecesArgs { field: args, across, most_rows, beside };
                         let function = device.function(&pieces_kernel(by_rails), FEW_REGISTERS)?;

@@ -5,7 +5,7 @@ pub mod tests;
 mod trace_to;
 
 use super::mode::ProxyMode;
-use super::random::{self, Drawn};
+use super::random::{self, DrawnPuts};
 use crate::args::SizeArgs;
 use crate::error::Failure;
 use crate::job::{self, MemoryKind, RankArgs};
@@ -241,7 +241,7 @@ pub struct ProxyConfig {
     pub grid: u32,
     pub block: u32,
     /// `None` if the shape is not a random one.
-    pub drawn: Option<Drawn>,
+    pub drawn: Option<DrawnPuts>,
 }
 
 impl ProxyArgs {

@@ -29,7 +29,7 @@ use ginlab::measure::size;
 use ginlab::proxy::ProxyFault;
 use ginlab::rails::strategy::Strategy;
 use ginlab::report::{About, ChartStyle, Column, Header, Headline, Plot, Row};
-use steps::{Most, Rung, Step, rungs};
+use steps::{LadderStep, Most, Rung, rungs};
 
 const CHANGE: Column =
     Column::follows("change", "", "Change of the step compared with the preceding one").shown("change", 40);
@@ -56,8 +56,8 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Steps to measure, in the order of the ladder: one, queue, nics, warm, threads, pin, shard, batch, lazy
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, hide_possible_values = true, default_values_t = Step::ALL, hide_default_value = true)]
-    steps: Vec<Step>,
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, hide_possible_values = true, default_values_t = LadderStep::ALL, hide_default_value = true)]
+    steps: Vec<LadderStep>,
     /// Bytes per write
     #[arg(short = 'b', long, default_value = "64K", value_name = "SIZE", value_parser = size::parse)]
     bytes: u64,
@@ -119,7 +119,7 @@ impl Args {
             warmup: batch,
             repeats: Some(self.repeat.repeats),
             no_check: self.repeat.no_check,
-            cases: if rung.waits { Vec::new() } else { vec![super::args::Way::CpuWrite] },
+            cases: if rung.waits { Vec::new() } else { vec![super::args::WritePath::CpuWrite] },
             cpu_batch: rung.waits.then(|| vec![batch]),
             grid: vec![rung.threads as u32],
             block: vec![1],
@@ -287,11 +287,11 @@ impl Ladder {
 /// Measures a step after a verified pass. Returns no row if the step pins threads and this machine has too few cores.
 async fn warm(rung: &Rung, args: &ProxyArgs, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
     let mut rank = ProxyRank::open(args, ranks)?;
-    if rung.step == Step::Pin {
+    if rung.step == LadderStep::Pin {
         let is_pinned = rank.group.proxies().iter().all(|proxy| proxy.offer().cpu.is_some());
         if !ranks.all_gather_values(&is_pinned, "pinned threads")?.into_iter().all(|pinned| pinned) {
             if ranks.rank() == 0 {
-                tell_absent(Step::Pin, "this machine has too few cores for the threads of all ranks");
+                tell_absent(LadderStep::Pin, "this machine has too few cores for the threads of all ranks");
             }
             return Ok(Rows::new());
         }
@@ -300,6 +300,6 @@ async fn warm(rung: &Rung, args: &ProxyArgs, ranks: &mut Bootstrap) -> Result<Ro
 }
 
 /// Reports a step that has no row.
-fn tell_absent(step: Step, why: &str) {
+fn tell_absent(step: LadderStep, why: &str) {
     eprintln!("ginlab: step {} is absent: {why}", step.name());
 }

@@ -5,7 +5,7 @@
 use super::counters;
 use super::efa::port_rates;
 use super::kernel_log;
-use super::machine::{Fabric, GpuState, Machine};
+use super::machine::{GpuFabric, GpuState, Machine};
 use super::nvlink::CHECKSUMS_PER_SECOND;
 use super::trial::{BYTES, Trial};
 use super::{CheckState, Finding, Severity, fail, of, ok};
@@ -109,7 +109,7 @@ fn of_gpus(machine: &Machine) -> Vec<MachineFigure> {
         push("gpu", "row_remapping_pending", rows.map(|rows| flag(rows.pending)), none);
         push("nvlink", "nvlinks_up", Some(f64::from(gpu.links_up)), Some(Limit::AtLeast(f64::from(most_links))));
         if let Some(fabric) = gpu.fabric {
-            push("nvlink", "fabric_not_ready", Some(flag(fabric != Fabric::Ready)), none);
+            push("nvlink", "fabric_not_ready", Some(flag(fabric != GpuFabric::Ready)), none);
         }
         if most_links > 0 {
             let grown = grown(machine, gpu);

@@ -33,7 +33,7 @@ pub mod trial;
 pub mod verbs;
 
 pub use fit::only_emulated;
-pub use machine::{Fabric, GpuState, LinkErrors, Machine, RemappedRows, Requirements, SystemAnswers};
+pub use machine::{GpuFabric, GpuState, LinkErrors, Machine, RemappedRows, Requirements, SystemAnswers};
 pub use severity::Severity;
 pub use took::Took;
 

@@ -18,7 +18,7 @@ use ginlab_fabric::listing::Listing;
 use ginlab_fabric::model::Profile;
 use ginlab_topology::environment::{NicCounters, instance_type};
 use ginlab_topology::nvml;
-pub use ginlab_topology::nvml::{Fabric, GpuState, LinkErrors, RemappedRows};
+pub use ginlab_topology::nvml::{GpuFabric, GpuState, LinkErrors, RemappedRows};
 use ginlab_topology::pci::{PciAddress, PciKind};
 use ginlab_topology::tree::{PciFunction, Tree};
 use nvml_wrapper::Nvml;

@@ -1,7 +1,7 @@
 //! Check of the links between GPUs, and of the fabric that connects them.
 
 use super::gpu::needed;
-use super::machine::{Fabric, GpuState, Machine};
+use super::machine::{GpuFabric, GpuState, Machine};
 use super::{Checked, fail, ok, skipped, warn};
 
 /// Rate of checksum errors of a GPU's links from which they matter. DCGM's limit, which its authors received from
@@ -12,7 +12,7 @@ pub(super) const CHECKSUMS_PER_SECOND: f64 = 100.0;
 /// report it.
 pub(super) fn unconfigured(machine: &Machine) -> Option<String> {
     let Some(Ok(gpus)) = &machine.asked.gpus else { return None };
-    let waits = |gpu: &&GpuState| gpu.fabric.is_some_and(|fabric| fabric != Fabric::Ready);
+    let waits = |gpu: &&GpuState| gpu.fabric.is_some_and(|fabric| fabric != GpuFabric::Ready);
     let waiting: Vec<&GpuState> = gpus.iter().filter(waits).collect();
     let first = waiting.first()?;
     let fabric = first.fabric?;

@@ -72,13 +72,13 @@ pub struct GpuState {
     /// Error counters, summed over all links.
     pub link_errors: LinkErrors,
     /// State of its NVLink fabric; `None` if it belongs to none or the driver does not report it.
-    pub fabric: Option<Fabric>,
+    pub fabric: Option<GpuFabric>,
 }
 
 /// State of the NVLink fabric of a GPU, which the fabric manager configures. Until then, CUDA fails on machines with
 /// NVLink switches (error 802).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fabric {
+pub enum GpuFabric {
     /// The fabric manager has not started to configure it.
     NotStarted,
     /// The fabric manager is configuring it.
@@ -89,37 +89,37 @@ pub enum Fabric {
     Failed(u32),
 }
 
-impl Fabric {
+impl GpuFabric {
     /// Queries it.
-    fn of(device: &Device<'_>) -> Option<Fabric> {
+    fn of(device: &Device<'_>) -> Option<GpuFabric> {
         let query = device.nvml().lib().nvmlDeviceGetGpuFabricInfo.as_ref().ok()?;
         let mut info = MaybeUninit::zeroed();
         // SAFETY: the library outlives the device, whose handle is valid, and `info` has room for the answer.
         let code = unsafe { query(device.handle(), info.as_mut_ptr()) };
         // SAFETY: all zeros are a valid value of this structure of integers, which the query may have overwritten.
         let info = unsafe { info.assume_init() };
-        if code == 0 { Fabric::from_codes(info.state.into(), info.status) } else { None }
+        if code == 0 { GpuFabric::from_codes(info.state.into(), info.status) } else { None }
     }
 
     /// Converts NVML's state and status.
-    fn from_codes(state: u32, status: u32) -> Option<Fabric> {
+    fn from_codes(state: u32, status: u32) -> Option<GpuFabric> {
         match (state, status) {
-            (1, _) => Some(Fabric::NotStarted),
-            (2, _) => Some(Fabric::InProgress),
-            (3, 0) => Some(Fabric::Ready),
-            (3, code) => Some(Fabric::Failed(code)),
+            (1, _) => Some(GpuFabric::NotStarted),
+            (2, _) => Some(GpuFabric::InProgress),
+            (3, 0) => Some(GpuFabric::Ready),
+            (3, code) => Some(GpuFabric::Failed(code)),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for Fabric {
+impl fmt::Display for GpuFabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fabric::NotStarted => f.write_str("is not configured"),
-            Fabric::InProgress => f.write_str("is being configured"),
-            Fabric::Ready => f.write_str("is configured"),
-            Fabric::Failed(code) => write!(f, "could not be configured (NVML {code})"),
+            GpuFabric::NotStarted => f.write_str("is not configured"),
+            GpuFabric::InProgress => f.write_str("is being configured"),
+            GpuFabric::Ready => f.write_str("is configured"),
+            GpuFabric::Failed(code) => write!(f, "could not be configured (NVML {code})"),
         }
     }
 }
@@ -235,7 +235,7 @@ pub fn states(nvml: &Nvml) -> Result<Vec<GpuState>, String> {
                 checksums: counted(|| ErrorCounter::DlCrcFlit),
                 data_checksums: counted(|| ErrorCounter::DlCrcData),
             },
-            fabric: Fabric::of(&device),
+            fabric: GpuFabric::of(&device),
         });
     }
     Ok(states)
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn fabric_is_ready_only_when_completed() {
         let codes = [(0, 0), (1, 0), (2, 0), (3, 0), (3, 999), (9, 0)];
-        let words = codes.map(|(state, status)| Fabric::from_codes(state, status).map(|fabric| fabric.to_string()));
+        let words = codes.map(|(state, status)| GpuFabric::from_codes(state, status).map(|fabric| fabric.to_string()));
         let words = words.map(Option::unwrap_or_default);
         let failed = "could not be configured (NVML 999)";
         assert_eq!(words, ["", "is not configured", "is being configured", "is configured", failed, ""]);

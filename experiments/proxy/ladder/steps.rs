@@ -9,7 +9,7 @@ const BATCHED: u32 = 16;
 
 /// Steps, in order. Each changes one thing of the preceding one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Step {
+pub enum LadderStep {
     /// One NIC, one buffer, one write at a time
     One,
     /// Several writes in flight
@@ -30,18 +30,18 @@ pub enum Step {
     Lazy,
 }
 
-impl Step {
+impl LadderStep {
     /// All steps.
-    pub const ALL: [Step; 9] = [
-        Step::One,
-        Step::Queue,
-        Step::Nics,
-        Step::Warm,
-        Step::Threads,
-        Step::Pin,
-        Step::Shard,
-        Step::Batch,
-        Step::Lazy,
+    pub const ALL: [LadderStep; 9] = [
+        LadderStep::One,
+        LadderStep::Queue,
+        LadderStep::Nics,
+        LadderStep::Warm,
+        LadderStep::Threads,
+        LadderStep::Pin,
+        LadderStep::Shard,
+        LadderStep::Batch,
+        LadderStep::Lazy,
     ];
 
     /// Returns the name on the command line and in rows.
@@ -64,7 +64,7 @@ pub struct Most {
 /// Configuration of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rung {
-    pub step: Step,
+    pub step: LadderStep,
     /// Change compared with the preceding step.
     pub change: String,
     pub rails: usize,
@@ -84,7 +84,7 @@ impl Rung {
     /// Returns the configuration of the first step.
     pub fn first() -> Rung {
         Rung {
-            step: Step::One,
+            step: LadderStep::One,
             change: "one NIC, one buffer, one write at a time".into(),
             rails: 1,
             threads: 1,
@@ -107,46 +107,48 @@ impl Rung {
     }
 
     /// Returns the configuration after the change of `step`, or the reason why the step has no meaning.
-    fn then(&self, step: Step, most: &Most) -> Result<Rung, String> {
+    fn then(&self, step: LadderStep, most: &Most) -> Result<Rung, String> {
         let mut next = Rung { step, ..self.clone() };
         next.change = match step {
-            Step::One => return Ok(Rung { is_cold: most.is_cold_first, ..Rung::first() }),
-            Step::Queue => {
+            LadderStep::One => return Ok(Rung { is_cold: most.is_cold_first, ..Rung::first() }),
+            LadderStep::Queue => {
                 next.in_flight = QUEUED;
                 format!("{QUEUED} writes in flight, then a wait")
             }
-            Step::Nics if most.rails == 1 => return Err("there is one NIC".into()),
-            Step::Nics => {
+            LadderStep::Nics if most.rails == 1 => return Err("there is one NIC".into()),
+            LadderStep::Nics => {
                 next.rails = most.rails;
                 format!("{} NICs", most.rails)
             }
-            Step::Warm if !most.is_cold_first => return Err("modelled and null rails have no cold start".into()),
-            Step::Warm => {
+            LadderStep::Warm if !most.is_cold_first => return Err("modelled and null rails have no cold start".into()),
+            LadderStep::Warm => {
                 next.is_cold = false;
                 "an untimed pass first".into()
             }
-            Step::Threads if self.rails == 1 || most.threads == 1 => return Err("one thread serves the NICs".into()),
-            Step::Threads => {
+            LadderStep::Threads if self.rails == 1 || most.threads == 1 => {
+                return Err("one thread serves the NICs".into());
+            }
+            LadderStep::Threads => {
                 next.threads = most.threads;
                 format!("{} threads, each on all NICs", most.threads)
             }
-            Step::Pin => {
+            LadderStep::Pin => {
                 next.is_pinned = true;
                 "a core per thread".into()
             }
-            Step::Shard if self.threads == 1 => return Err("there is one thread".into()),
-            Step::Shard => {
+            LadderStep::Shard if self.threads == 1 => return Err("there is one thread".into()),
+            LadderStep::Shard => {
                 next.own_rails = true;
                 match self.rails / self.threads {
                     1 => "a NIC of its own per thread".into(),
                     rails => format!("{rails} NICs of its own per thread"),
                 }
             }
-            Step::Batch => {
+            LadderStep::Batch => {
                 next.in_flight = BATCHED;
                 format!("{BATCHED} writes in flight per NIC")
             }
-            Step::Lazy => {
+            LadderStep::Lazy => {
                 next.waits = false;
                 "no wait: post when there is room".into()
             }
@@ -157,10 +159,10 @@ impl Rung {
 
 /// Returns the configurations of the requested steps in the order of the ladder, and the steps that have no meaning
 /// with the reason.
-pub fn rungs(steps: &[Step], most: &Most) -> (Vec<Rung>, Vec<(Step, String)>) {
+pub fn rungs(steps: &[LadderStep], most: &Most) -> (Vec<Rung>, Vec<(LadderStep, String)>) {
     let (mut rungs, mut absent) = (Vec::new(), Vec::new());
     let mut last = Rung { is_cold: most.is_cold_first, ..Rung::first() };
-    for step in Step::ALL.into_iter().filter(|step| steps.contains(step)) {
+    for step in LadderStep::ALL.into_iter().filter(|step| steps.contains(step)) {
         match last.then(step, most) {
             Ok(rung) => {
                 last = rung.clone();
@@ -182,7 +184,7 @@ mod tests {
 
     #[test]
     fn steps_change_one_thing_each() {
-        let (rungs, absent) = rungs(&Step::ALL, &Most { rails: 32, threads: 8, is_cold_first: true });
+        let (rungs, absent) = rungs(&LadderStep::ALL, &Most { rails: 32, threads: 8, is_cold_first: true });
         assert_eq!((rungs.len(), absent), (9, Vec::new()));
         for pair in rungs.windows(2) {
             let [before, after] = pair else { continue };
@@ -203,13 +205,14 @@ mod tests {
 
     #[test]
     fn steps_without_meaning_are_absent() {
-        let (modelled, absent) = rungs(&Step::ALL, &Most { rails: 1, threads: 1, is_cold_first: false });
+        let (modelled, absent) = rungs(&LadderStep::ALL, &Most { rails: 1, threads: 1, is_cold_first: false });
         assert_eq!(names(&modelled), ["one", "queue", "pin", "batch", "lazy"]);
         assert!(modelled.iter().all(|rung| !rung.is_cold));
-        let steps: Vec<Step> = absent.iter().map(|(step, _)| *step).collect();
-        assert_eq!(steps, [Step::Nics, Step::Warm, Step::Threads, Step::Shard]);
+        let steps: Vec<LadderStep> = absent.iter().map(|(step, _)| *step).collect();
+        assert_eq!(steps, [LadderStep::Nics, LadderStep::Warm, LadderStep::Threads, LadderStep::Shard]);
         // The order of the list has no effect, and a change that was not requested is not applied.
-        let (some, _) = rungs(&[Step::Lazy, Step::Nics], &Most { rails: 4, threads: 4, is_cold_first: true });
+        let (some, _) =
+            rungs(&[LadderStep::Lazy, LadderStep::Nics], &Most { rails: 4, threads: 4, is_cold_first: true });
         assert_eq!(names(&some), ["nics", "lazy"]);
         assert_eq!((some[1].threads, some[1].in_flight, some[1].is_cold), (1, 1, true));
     }

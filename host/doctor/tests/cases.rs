@@ -9,7 +9,7 @@ fn not_ready(fake: &mut Fake) {
 }
 
 /// Sets the state of the fabric of every GPU.
-fn fabric(fake: &mut Fake, fabric: Fabric) {
+fn fabric(fake: &mut Fake, fabric: GpuFabric) {
     let gpus = (0x20..0x28).map(|bus| GpuState { fabric: Some(fabric), ..gpu_state(bus) });
     fake.asked.gpus = Some(Ok(gpus.collect()));
 }
@@ -263,15 +263,15 @@ pub const CASES: &[(&str, CheckState, &str, FakeChange)] = &[
         "(CUDA_ERROR_SYSTEM_NOT_READY); the fabric of 0000:20:00.0 is not configured, as that of 8 GPUs",
         |fake| {
             not_ready(fake);
-            fabric(fake, Fabric::NotStarted);
+            fabric(fake, GpuFabric::NotStarted);
         },
     ),
     ("nvlink", CheckState::Fail, "the fabric of 0000:20:00.0 is not configured, as that of 8 GPUs", |fake| {
         not_ready(fake);
-        fabric(fake, Fabric::NotStarted);
+        fabric(fake, GpuFabric::NotStarted);
     }),
     ("nvlink", CheckState::Warn, "the fabric of 0000:23:00.0 could not be configured (NVML 999)", |fake| {
-        fake.gpu(|gpu| gpu.fabric = Some(Fabric::Failed(999)));
+        fake.gpu(|gpu| gpu.fabric = Some(GpuFabric::Failed(999)));
     }),
     ("visible", CheckState::Warn, "CUDA shows 1 of 8 GPUs", |fake| fake.asked.visible.as_mut().unwrap().truncate(1)),
     ("environment", CheckState::Fail, "FI_PROVIDER=tcp hides efa", |fake| {

@@ -2,7 +2,7 @@
 
 use super::super::instances::Instance;
 use super::super::trial::{TransferTimes, Trial};
-use super::super::{Fabric, GpuState, LinkErrors, Machine, RemappedRows, Requirements, SystemAnswers};
+use super::super::{GpuFabric, GpuState, LinkErrors, Machine, RemappedRows, Requirements, SystemAnswers};
 use ginlab_cuda::VisibleGpu;
 use ginlab_topology::pci::PciAddress;
 use std::fs;
@@ -43,7 +43,7 @@ pub fn gpu_state(bus: u8) -> GpuState {
         links: 18,
         links_up: 18,
         link_errors: LinkErrors::default(),
-        fabric: Some(Fabric::Ready),
+        fabric: Some(GpuFabric::Ready),
     }
 }
 

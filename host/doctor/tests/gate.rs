@@ -2,7 +2,7 @@
 
 use super::super::gate::{CHECK, Limit, MachineFigure, figures, finding};
 use super::super::trial::Trial;
-use super::super::{CheckState, Fabric, GpuState, LinkErrors, RemappedRows, Severity, examine};
+use super::super::{CheckState, GpuFabric, GpuState, LinkErrors, RemappedRows, Severity, examine};
 use super::fake::{Fake, address, card_bus, gpu_state};
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ const CASES: &[Case] = &[
         "0000:23:00.0",
     ),
     (|fake| fake.gpu(|gpu| gpu.links_up = 17), "nvlinks_up", "0000:23:00.0"),
-    (|fake| fake.gpu(|gpu| gpu.fabric = Some(Fabric::InProgress)), "fabric_not_ready", "0000:23:00.0"),
+    (|fake| fake.gpu(|gpu| gpu.fabric = Some(GpuFabric::InProgress)), "fabric_not_ready", "0000:23:00.0"),
     (
         |fake| {
             let errors = LinkErrors { recoveries: 1, ..LinkErrors::default() };
@@ -155,7 +155,7 @@ fn findings_have_severities() {
     assert_eq!(severity(&fake, "gpu"), (CheckState::Fail, Severity::Reset));
     // The service that configures the fabric has failed, and not the hardware.
     fake.asked.visible = Some(Vec::new());
-    fake.gpu(|gpu| gpu.fabric = Some(Fabric::NotStarted));
+    fake.gpu(|gpu| gpu.fabric = Some(GpuFabric::NotStarted));
     assert_eq!(severity(&fake, "nvlink"), (CheckState::Fail, Severity::Configure));
     fake.write("sys/class/infiniband/rdmap16s0/ports/1/state", "1: DOWN\n");
     assert_eq!(severity(&fake, "efa-links"), (CheckState::Fail, Severity::Isolate));
