@@ -79,8 +79,9 @@ impl Scheduler {
         if self.splits(bytes, indivisible) {
             // Whole pages, as evenly as possible. The last piece includes the rest, which is less than a page: if it
             // were rounded up, puts just above a multiple would leave rails unused.
-            let pages = bytes / SPLIT_ALIGNMENT;
-            let rails = (self.rails as u64).min(pages);
+            let rails = (self.rails as u64).min((bytes + SPLIT_ALIGNMENT / 2) / SPLIT_ALIGNMENT);
+            // With fewer pages than rails, a rest of at least half a page uses a rail of its own.
+            let pages = (bytes / SPLIT_ALIGNMENT).max(rails);
             let (least, more) = (pages / rails, pages % rails);
             let (mut start, mut pieces) = (0, 0);
             for rail in 0..rails {
@@ -184,9 +185,9 @@ mod tests {
         fn split_is_even_and_aligned(rails in 1usize..70, bytes in 1u64..1 << 40) {
             let mut scheduler = Scheduler::new(Strategy::Split, rails);
             let pieces = pieces(&mut scheduler, bytes, u64::MAX, false);
-            // Each rail has one piece, if there are enough whole pages. Pieces differ by less than two pages, and none
-            // exceeds an equal share by a page. A put of less than two pages is not split.
-            let pages = bytes / SPLIT_ALIGNMENT;
+            // Each rail has one piece, if there are enough pages; half a page counts as one. Pieces differ by less than
+            // two pages, and none exceeds an equal share by a page. A put of less than two pages is not split.
+            let pages = if bytes < 2 * SPLIT_ALIGNMENT { 1 } else { (bytes + SPLIT_ALIGNMENT / 2) / SPLIT_ALIGNMENT };
             prop_assert_eq!(pieces.len() as u64, pages.clamp(1, rails as u64));
             let mut start = 0;
             for (number, piece) in pieces.iter().enumerate() {

@@ -86,7 +86,7 @@ fn full_shared_memory_is_reported() {
 fn read_only_shared_memory_is_reported() {
     for provider in ["soft-efa:fast", "efa-verbs/soft:fast", "shm"] {
         let args = format!("write -p {provider} -d emulated --np 2 --rails 1 -b 8 -e 8 -n 2 -r 1 -t 10");
-        let Some(command) = with_shared_memory("1m,ro", &args) else { return };
+        let Some(command) = with_shared_memory("64m,ro", &args) else { return };
         let done = run(command);
         assert!(done.code == 1 || done.code == 2, "{provider}: {}: {}", done.code, done.stderr);
         let is_named = |line: &&&str| line.contains("/dev/shm cannot be used: Read-only file system");

@@ -41,9 +41,10 @@ fn device(text: &str) -> Option<(u8, u8, &str)> {
 }
 
 impl Forest {
-    /// Returns whether every branch has its last line.
+    /// Returns whether every outermost branch has its last line. Recorded trees of p5 instances draw the last line of
+    /// inner branches like the others.
     pub fn is_whole(&self) -> bool {
-        !self.is_cut && self.branches.iter().all(|(.., continues)| !continues)
+        !self.is_cut && self.branches.first().is_none_or(|(.., continues)| !continues)
     }
 
     /// Parses a line. Returns `None` if this fails.

@@ -173,7 +173,7 @@ fn lines(text: &str) -> Vec<u32> {
 #[expect(clippy::if_same_then_else, reason = "the same call at two places is the fault")]
 fn lanes_at_two_calls_are_reported_with_lines() {
     let all = u32::MAX;
-    let first = line!() + 3;
+    let first = line!() + 4;
     // Covers votes with different masks, two calls of one kind, calls of two kinds, and a rendezvous with the block
     // barrier.
     let failing: [(&str, &(dyn Fn() + Sync)); 5] = [
