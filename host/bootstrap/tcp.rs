@@ -259,7 +259,8 @@ mod tests {
             for master in ["127.0.0.1", "127.1.2.3", "::1", "localhost", "::ffff:127.0.0.1"] {
                 assert_eq!(of(master, "4711"), Ok("4711".into()), "{master}");
             }
-            for master in ["node0", "10.0.0.1", "fe80::1", "0.0.0.0", "localhost.example.org", "127.0.0.1.example.org"]
+            for master in
+                ["node0", "10.0.0.1", "fe80::1%eth0", "0.0.0.0", "localhost.example.org", "127.0.0.1.example.org"]
             {
                 let error = of(master, "4711").unwrap_err();
                 assert!(error.starts_with(&format!("{name} is not a secret")), "{error}");

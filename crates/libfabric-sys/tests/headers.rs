@@ -109,7 +109,7 @@ impl Side {
 
     fn add(&mut self, item: Item) {
         match item {
-            Item::Struct(item) if item.ident == "Library" => {
+            Item::Struct(item) if item.ident == "LibfabricLibrary" => {
                 let exported = item.fields.into_iter().filter(|field| matches!(field.ty, Type::BareFn(_)));
                 self.functions.extend(exported.map(|field| (field.ident.unwrap().to_string(), field.ty)));
             }

@@ -69,8 +69,9 @@ impl Forest {
             match rest.chars().next() {
                 // A bridge or a bus without devices.
                 None => return Some(()),
-                Some(branch @ ('+' | '\\')) => {
-                    self.branches.push((at, place.clone(), branch == '+'));
+                Some('+' | '\\') => {
+                    // An excerpt may consist of the first line of a branch.
+                    self.branches.push((at, place.clone(), false));
                     rest = rest.get(1..)?;
                 }
                 Some('[') => {
