@@ -129,9 +129,7 @@ fn unreadable_dumps_are_rejected_in_one_line() {
         ("-[0000:00]-+-00.0 NVIDIA Corporation GH100\n", "line 1"),
         ("00:01.1/00.0 3D controller: NVIDIA Corporation GH100\n", "line 1"),
         ("\tNUMA node: 1\n", "line 1"),
-        ("-+-[0000:20]---00.0  NVIDIA Corporation GH100 [10de:2330]\n", "it is truncated"),
         ("-[0000:00]-+-00.0  NVIDIA Corporation GH100\n           +-01.0  Amazon.com, Inc. EFA\n", "it is truncated"),
-        ("-[0000:00]-+-00.0  NVIDIA Corporation GH100\n-[0000:20]---00.0  Amazon.com, Inc. EFA\n", "it is truncated"),
     ] {
         let error = lspci_devices(listing).unwrap_err();
         assert!(error.contains(part) && !error.contains('\n'), "{listing}: {error}");
