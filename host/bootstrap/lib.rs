@@ -12,9 +12,9 @@
 //! The first error is final: it is sent to the other ranks, and every later call returns it.
 //!
 //! ```no_run
-//! use ginlab_bootstrap::{Bootstrap, Options};
+//! use ginlab_bootstrap::{Bootstrap, BootstrapOptions};
 //!
-//! let mut ranks = Bootstrap::auto(Some(2), Options::default())?;
+//! let mut ranks = Bootstrap::auto(Some(2), BootstrapOptions::default())?;
 //! let pids = ranks.all_gather(std::process::id().to_string().as_bytes(), "pids")?;
 //! assert_eq!(pids.len(), ranks.size());
 //! ranks.finish()?;

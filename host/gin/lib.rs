@@ -3,10 +3,10 @@
 //!
 //! ```no_run
 //! use ginlab_bootstrap::Bootstrap;
-//! use ginlab_gin::{Options, World};
+//! use ginlab_gin::{World, WorldOptions};
 //!
-//! let mut ranks = Bootstrap::auto(Some(2), ginlab_bootstrap::Options::default())?;
-//! let mut world = World::open(&mut ranks, &Options::default())?;
+//! let mut ranks = Bootstrap::auto(Some(2), ginlab_bootstrap::BootstrapOptions::default())?;
+//! let mut world = World::open(&mut ranks, &WorldOptions::default())?;
 //! let numbers = world.alloc::<u64>(&mut ranks, 1024)?;
 //! world.write(numbers, &[7; 1024])?;
 //! // world.launch(&mut ranks, &KERNEL, grid, block, args)?;
