@@ -94,8 +94,7 @@ impl ModelledNics {
     }
 
     /// Creates rails for one thread, with a card over each rail in `inner`, from card `first` on. Rails in excess of
-    /// the
-    /// number of cards share the last card's wire.
+    /// the number of cards share the last card's wire.
     pub fn rails<R: Rail>(&self, first: usize, inner: impl IntoIterator<Item = R>) -> Vec<ModelRail<R>> {
         let (poster, last) = (Rc::new(Poster::default()), self.0.nics.len().saturating_sub(1));
         let rail =

@@ -187,6 +187,41 @@ fn messages_arrive_in_order_over_reordering_nics() {
     assert_eq!(next, [count; 2]);
 }
 
+/// More messages than landing slots arrive before their receives, and with them a message in two segments.
+#[test]
+fn messages_without_receives_block_no_other_message() {
+    const COUNT: u64 = 1200;
+    const LONG: usize = 8929;
+    let with_messages = |card: usize| VerbsRail::with_messages(&names()[card], 64, Some(32)).unwrap();
+    let (mut here, mut there) = (with_messages(0), with_messages(1));
+    here.add_peer(&there.address().unwrap()).unwrap();
+    there.add_peer(&here.address().unwrap()).unwrap();
+    let mut ours: Vec<u8> = (0..COUNT).map(|number| number as u8).chain(vec![7; LONG]).collect();
+    let mut theirs = vec![0xffu8; COUNT as usize + LONG];
+    let (from, into) = (register(&mut here, &mut ours), register(&mut there, &mut theirs));
+    let message =
+        |number: u64| Message { offset: number, bytes: if number == COUNT { LONG as u64 } else { 1 }, token: number };
+    let (mut sent, mut done, mut found) = (0, Vec::new(), Vec::new());
+    let started = Instant::now();
+    while done.len() as u64 <= COUNT {
+        // SAFETY: here and below, no other code accesses the memory until the completion.
+        if sent <= COUNT && unsafe { here.send(&from, 0, &message(sent)) }.unwrap() == Post::Accepted {
+            sent += 1;
+        }
+        here.poll(&mut done).unwrap();
+        there.poll(&mut found).unwrap();
+        assert!(started.elapsed() < Duration::from_secs(20), "{sent} sent, {} complete", done.len());
+        std::thread::yield_now();
+    }
+    assert!(found.is_empty(), "{found:?}");
+    for number in 0..=COUNT {
+        // SAFETY: see above.
+        unsafe { there.receive(&into, &message(number)) }.unwrap();
+    }
+    assert_eq!(poll(&mut there, COUNT as usize + 1).len() as u64, COUNT + 1);
+    assert_eq!(theirs, ours);
+}
+
 #[test]
 fn message_errors_are_named() {
     let with_messages = |card: usize| VerbsRail::with_messages(&names()[card], 64, None).unwrap();

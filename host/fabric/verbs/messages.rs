@@ -1,17 +1,17 @@
 //! Two-sided messages over datagrams that arrive in any order.
 //!
 //! SRD delivers each datagram once, has no order, and carries at most one MTU. A message is therefore sent as segments
-//! of
-//! at most one MTU with a sequence number per pair of rails ([`Label`]), and the receiver restores the order:
+//! of at most one MTU with a sequence number per pair of rails ([`Label`]), and the receiver restores the order:
 //!
 //! ```text
 //! send --segments--> NIC ~~any order~~> landing slots --in sequence--> copied to the oldest posted receive
-//!                                           ^ segments that came early wait in their slot
+//!                                           ^ segments that came early, or before their receive, wait
 //! ```
 //!
-//! A sender has at most [`WINDOW`] consecutive segments without completion, so that the early segments of a peer always
-//! fit in the receiver's slots. A receive is taken by the first segment of a message, so messages of several peers can
-//! arrive concurrently.
+//! A segment waits in its slot. If more than [`MOST_WAITING`] do, further ones are copied out, so that the next segment
+//! of a message that is arriving always finds a slot, for any number of peers and of messages without a receive. A
+//! sender has at most [`WINDOW`] consecutive segments without completion, which limits the early ones. A receive is
+//! taken by the first segment of a message, so messages of several peers can arrive concurrently.
 
 use super::device::Verbs;
 use super::queues::ReceivePoster;
@@ -24,6 +24,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Number of landing slots. A power of two.
 pub(super) const SLOTS: u32 = 512;
+/// Number of slots in which segments wait. The others belong to the NIC.
+const MOST_WAITING: u32 = SLOTS / 2;
 /// Maximum number of segments without completion per peer.
 const WINDOW: u32 = 128;
 /// Maximum number of accepted messages that are not sent completely.
@@ -121,10 +123,17 @@ struct Receive {
     filled: u64,
 }
 
-/// A segment in a landing slot.
-#[derive(Clone, Copy, Debug)]
+/// Place in which a segment waits.
+#[derive(Clone, Debug)]
+enum Waiting {
+    Slot(u16),
+    Copy(Box<[u8]>),
+}
+
+/// A segment that has landed.
+#[derive(Clone, Debug)]
 struct Landed {
-    slot: u16,
+    place: Waiting,
     bytes: u32,
     is_last: bool,
 }
@@ -149,6 +158,8 @@ pub(super) struct Mailbox {
     region: VerbsRegion,
     _memory: Box<[UnsafeCell<u8>]>,
     poster: ReceivePoster,
+    /// Number of slots in which segments wait.
+    waiting: u32,
     sending: Slab<Sending>,
     /// Messages with segments that are not posted, in order.
     queue: VecDeque<usize>,
@@ -176,6 +187,7 @@ impl Mailbox {
             region,
             _memory: memory,
             poster: ReceivePoster::new(ring),
+            waiting: 0,
             sending: Slab::new(),
             queue: VecDeque::new(),
             posted: Slab::new(),
@@ -300,32 +312,57 @@ impl Mailbox {
         let Label { sequence, is_last } = Label::decode(immediate);
         let incoming = self.incoming.entry(peer).or_default();
         let ahead = sequence.wrapping_sub(incoming.next) & SEQUENCE;
-        incoming.landed.insert(incoming.taken + u64::from(ahead), Landed { slot, bytes, is_last });
+        let number = incoming.taken + u64::from(ahead);
+        incoming.landed.insert(number, Landed { place: Waiting::Slot(slot), bytes, is_last });
+        self.waiting += 1;
         if ahead == 0 {
             self.deliver(peer, completions);
         }
+        if self.waiting > MOST_WAITING {
+            self.copy_out(peer, number);
+        }
+    }
+
+    /// Copies a segment that waits in a slot out of it.
+    fn copy_out(&mut self, peer: (u16, u16), number: u64) {
+        let landed = self.incoming.get_mut(&peer).and_then(|incoming| incoming.landed.get_mut(&number));
+        let Some(Landed { place, bytes, .. }) = landed else { return };
+        let Waiting::Slot(slot) = *place else { return };
+        let mut copy = vec![0u8; *bytes as usize].into_boxed_slice();
+        // SAFETY: the slot is in the mailbox's memory and has at least this length, and the NIC does not write it until
+        // it is given back.
+        unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(landing(&self.region, self.mtu, slot), copy.len()) };
+        *place = Waiting::Copy(copy);
+        self.waiting -= 1;
+        self.give(slot);
+        self.poster.ring();
     }
 
     /// Copies the segments of a peer that are in sequence to the posted receives.
     fn deliver(&mut self, peer: (u16, u16), completions: &mut Vec<Completion>) {
         let Some(incoming) = self.incoming.get_mut(&peer) else { return };
         let mut freed = Vec::new();
-        while let Some(&Landed { slot, bytes, is_last }) = incoming.landed.get(&incoming.taken) {
+        while incoming.landed.contains_key(&incoming.taken) {
             let Some(mut receive) = incoming.receive.take().or_else(|| self.receives.pop_front()) else { break };
-            incoming.landed.remove(&incoming.taken);
+            let Some(Landed { place, bytes, is_last }) = incoming.landed.remove(&incoming.taken) else { break };
             incoming.taken += 1;
             incoming.next = incoming.next.wrapping_add(1) & SEQUENCE;
             let room = receive.bytes.saturating_sub(receive.filled).min(bytes.into());
-            let from = self.region.address + u64::from(slot) * u64::from(self.mtu);
-            // SAFETY: the slot is in the mailbox's memory, and the NIC does not write it until it is given back. The
-            // other range is in a region of the receive, whose poster does not access it until the completion.
+            let from = match &place {
+                Waiting::Slot(slot) => landing(&self.region, self.mtu, *slot),
+                Waiting::Copy(copy) => copy.as_ptr(),
+            };
+            // SAFETY: `from` is a copy, or a slot in the mailbox's memory, which the NIC does not write until it is
+            // given back. The other range is in a region of the receive, whose poster does not access it until the
+            // completion.
             unsafe {
-                let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
                 let to = std::ptr::with_exposed_provenance_mut::<u8>((receive.address + receive.filled) as usize);
                 to.copy_from_nonoverlapping(from, room as usize);
             }
             receive.filled += u64::from(bytes);
-            freed.push(slot);
+            if let Waiting::Slot(slot) = place {
+                freed.push(slot);
+            }
             let Receive { token, bytes: most, filled, .. } = receive;
             if !is_last {
                 incoming.receive = Some(receive);
@@ -337,13 +374,15 @@ impl Mailbox {
                 completions.push(Completion::Failed { token: Some(token), error });
             }
         }
+        // The cast is lossless: there are at most `SLOTS` of them.
+        self.waiting -= freed.len() as u32;
         freed.into_iter().for_each(|slot| self.give(slot));
         self.poster.ring();
     }
 
     /// Posts a landing slot to the NIC again.
     fn give(&mut self, slot: u16) {
-        let address = self.region.address + u64::from(slot) * u64::from(self.mtu);
+        let address = landing(&self.region, self.mtu, slot).expose_provenance() as u64;
         // The cast is lossless: an MTU has 16 bits.
         self.poster.put(slot, address, self.mtu as u16, self.region.lkey);
     }
@@ -353,4 +392,9 @@ impl Mailbox {
         self.give(slot);
         self.poster.ring();
     }
+}
+
+/// Returns the address of a landing slot.
+fn landing(region: &VerbsRegion, mtu: u32, slot: u16) -> *const u8 {
+    std::ptr::with_exposed_provenance((region.address + u64::from(slot) * u64::from(mtu)) as usize)
 }
