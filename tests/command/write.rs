@@ -154,21 +154,22 @@ fn texts(row: &Row, names: &[&str]) -> String {
     names.iter().map(|name| row.own(name).text().unwrap_or_default().to_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// A slow rail, one of four of a node, sends at a quarter of the rate of the others. Strategies give all rails equal
+/// A slow rail, one of four of a node, sends at an eighth of the rate of the others. Strategies give all rails equal
 /// shares, so only the rail's own time reveals this.
 #[test]
 fn slow_rail_is_found_and_named() {
-    // The rate is so low that even a busy machine is not the limit.
+    // The rates are so low, and the limit of 0.025 Gb/s is so far from both, that a busy machine does not change the
+    // verdict: a fast rail may lose two thirds of its rate, and the burst lets the slow one send some 12 Mb/s.
     let Some(lab) = Lab::up("--rate 80mbit") else { return };
     let node = lab.namespace(0);
-    let slow = format!("tc -n {node} qdisc change dev rail2 root tbf rate 20mbit burst 128kb latency 400ms");
+    let slow = format!("tc -n {node} qdisc change dev rail2 root tbf rate 10mbit burst 128kb latency 400ms");
     lab::command(&slow).unwrap();
     let both = |args: &str| {
         let args = format!("write -d emulated -p tcp -n 12 -r 2 --window 4 {args}");
         let [first, second] = [0, 1].map(|node| ProcessGroup::start(lab.ginlab(node, &args)));
         [first.finish(), second.finish()]
     };
-    let [first, second] = both("--each-rail -b 64K -e 64K --at-least 0.04 --csv -");
+    let [first, second] = both("--each-rail -b 64K -e 64K --at-least 0.025 --csv -");
     let (first, second) = (first.expect(3), second.expect(3));
     let found = common::rows(&first.stdout);
     common::all_verified(&found);
@@ -190,7 +191,7 @@ fn slow_rail_is_found_and_named() {
     assert!(lines.iter().any(|line| line.starts_with(&format!("# slow rail: {named}"))), "{lines:?}");
     assert!(first.stderr.contains("of median") && first.stderr.contains("together"), "{}", first.stderr);
     for done in [&first, &second] {
-        let verdict = format!("ginlab: 1 of 8 rails is below 0.04 Gb/s: {named}");
+        let verdict = format!("ginlab: 1 of 8 rails is below 0.025 Gb/s: {named}");
         assert!(done.complaints().iter().any(|line| line.starts_with(&verdict)), "{}", done.stderr);
     }
 
@@ -204,9 +205,9 @@ fn slow_rail_is_found_and_named() {
     let [least, most] = ["rail_gbits_s_min", "rail_gbits_s_max"].map(|name| sum.own(name).number().unwrap());
     assert!(least < 0.6 * most, "{least} and {most}");
     // Without --each-rail, the rails of the fastest row are judged.
-    let [first, _] = both("-b 256K -e 256K --rails 4 --strategy split --at-least 0.04 --csv -");
+    let [first, _] = both("-b 256K -e 256K --rails 4 --strategy split --at-least 0.025 --csv -");
     let first = first.expect(3);
-    assert!(first.stderr.contains(&format!("1 of 4 rails is below 0.04 Gb/s: {named}")), "{}", first.stderr);
+    assert!(first.stderr.contains(&format!("1 of 4 rails is below 0.025 Gb/s: {named}")), "{}", first.stderr);
 }
 
 #[test]
