@@ -312,8 +312,7 @@ impl Job {
     }
 
     /// Sets whether the rails are driven while this rank waits. If a rank has opened two jobs, the rails of only one
-    /// are
-    /// driven at a time, so that they have the whole thread.
+    /// are driven at a time, so that they have the whole thread.
     pub fn drive(&mut self, driven: bool) {
         match &self.driver {
             None if driven => self.driver = Some(drive(&self.flow)),

@@ -50,6 +50,7 @@ mod soft_efa;
 #[cfg(test)]
 mod toy;
 mod values;
+mod versus;
 mod visitors;
 mod world;
 mod write;

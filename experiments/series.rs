@@ -31,7 +31,7 @@ const LONG: Duration = Duration::from_secs(5);
 
 /// Runs the cases of a parameter combination on this rank. All ranks call the functions in the same order.
 pub trait Bench {
-    /// What one row measures, such as a mode of a kernel or a baseline.
+    /// Subject of one row, such as a mode of a kernel or a baseline.
     type Case: Copy + PartialEq;
 
     /// Fills the destination with a wrong pattern and runs a case. Returns the number of errors that this rank found.

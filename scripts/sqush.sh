@@ -101,7 +101,8 @@ printf '%s: %s bytes\n' "$out" "$(stat -c %s "$out")"
 [[ -n $start ]] || exit 0
 
 unsquashfs -quiet -no-progress -dest "$work/started" "$out" >/dev/null
-# As enroot does: the image's environment only, its own mounts and processes, and /etc/rc. There is no network.
+# Like enroot, starts /etc/rc with only the image's environment, in new mount and process namespaces. A new network
+# namespace has no interfaces.
 # shellcheck disable=SC2016  # expanded there
 unshare --mount --pid --fork --kill-child --net -- bash -euo pipefail -c '
     root=$1

@@ -118,8 +118,7 @@ fn run(command: &str, tuple: &JacobiConfig, limit: Duration) -> Result<Times, St
 }
 
 /// Parses the line that the program prints with `-csv`: type, columns, rows, iterations, iterations between norms,
-/// GPUs,
-/// 1, seconds on all GPUs, seconds on one.
+/// GPUs, 1, seconds on all GPUs, seconds on one.
 fn parse(text: &str, tuple: &JacobiConfig) -> Option<Times> {
     text.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();

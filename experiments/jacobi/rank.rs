@@ -139,8 +139,7 @@ impl Jacobi {
     }
 
     /// Opens the world for the path of the parameter combination, unless it is open. Rounds over rails require a new
-    /// world for another number
-    /// of blocks per row, because every signal must have had every round.
+    /// world for another number of blocks per row, because every signal must have had every round.
     pub fn reach(&mut self, tuple: &JacobiConfig, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let across = self.across(tuple)?;
         let session = self.session.as_mut().ok_or_else(no_world)?;

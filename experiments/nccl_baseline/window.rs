@@ -1,6 +1,5 @@
 //! Windows: device memory from `ncclMemAlloc` that all ranks have registered with a communicator. NCCL transfers from
-//! and
-//! to such memory directly, without copies through its own buffers.
+//! and to such memory directly, without copies through its own buffers.
 
 use super::library::WindowFunctions;
 use super::{Communicator, NcclError, Sent, bounded};

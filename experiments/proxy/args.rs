@@ -1,17 +1,18 @@
 //! Options of `ginlab proxy`, and values derived from them.
 
+mod config;
 #[cfg(test)]
 pub mod tests;
 mod trace_to;
 
 use super::mode::ProxyMode;
-use super::random::{self, DrawnPuts};
 use crate::args::SizeArgs;
 use crate::error::Failure;
 use crate::job::{self, MemoryKind, RankArgs};
 use crate::values::{self, FAULT_HELP, List, Pin, counts, fault, list, slots, usage};
 use clap::builder::ArgPredicate;
 use clap::{ArgAction, ValueEnum};
+pub use config::ProxyConfig;
 use ginlab::cuda::DeviceChoice;
 use ginlab::fabric::libfabric::Level;
 use ginlab::fabric::{Fabric, FabricError};
@@ -19,7 +20,6 @@ use ginlab::measure::size;
 use ginlab::proxy::ProxyFault;
 use ginlab::rails::strategy::Strategy;
 use ginlab::ring::RingPlace;
-use itertools::iproduct;
 pub use trace_to::TraceTo;
 
 /// Default limit of a rank's source, and of its destination.
@@ -125,13 +125,11 @@ pub struct ProxyArgs {
     )]
     pub memory: MemoryKind,
     /// Emulated device: seed for the order and grouping in which lanes run [default: in lane order]. With --random,
-    /// seed
-    /// of the random shapes [default: 1]
+    /// seed of the random shapes [default: 1]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Measure N random shapes, whose sizes are from --begin to --end and whose rails are up to the most of --rails,
-    /// and
-    /// put the existing contents; --mode, --grid, --block and --window do not apply
+    /// Number of random shapes to measure, with sizes from --begin to --end and at most as many rails as in --rails;
+    /// --mode, --grid, --block and --window do not apply, and the kernel does not write the payload
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     #[arg(conflicts_with_all = ["mode", "grid", "block", "window", "factor", "fill", "scope", "cpu_batch", "bare", "trace"])]
     pub random: Option<u32>,
@@ -154,7 +152,7 @@ pub struct ProxyArgs {
     /// Time a minimal fi_write loop in addition, in rows with one rail (uses a single buffer: compare with --window 1)
     #[arg(long)]
     pub bare: bool,
-    /// Also measure CPU-initiated writes in batches of each of these sizes; all writes of a batch complete before the
+    /// Measure CPU-initiated writes in batches of each of these sizes too; all writes of a batch complete before the
     /// next batch is posted
     #[arg(long, value_name = "LIST", value_parser = counts::<u32>(1 << 16))]
     pub cpu_batch: Option<List<u32>>,
@@ -230,18 +228,6 @@ fn threads(text: &str) -> Result<usize, String> {
         .ok()
         .filter(|threads| (1..=64).contains(threads))
         .ok_or_else(|| format!("{text}: must be from 1 to 64"))
-}
-
-/// One measurement: a combination of parameters, measured in every mode and with CPU-initiated writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProxyConfig {
-    pub bytes: u64,
-    pub rails: usize,
-    pub strategy: Strategy,
-    pub grid: u32,
-    pub block: u32,
-    /// `None` if the shape is not a random one.
-    pub drawn: Option<DrawnPuts>,
 }
 
 impl ProxyArgs {
@@ -374,64 +360,5 @@ impl ProxyArgs {
             let text = "must be a positive even number, because half of the ranks put to the other half";
             Err(usage("--np", format!("{ranks}: {text} (or use --provider null)")))
         }
-    }
-
-    /// Returns every parameter combination, in the order of measurement.
-    pub fn tuples(&self) -> Result<Vec<ProxyConfig>, Failure> {
-        if let Some(shapes) = random::tuples(self) {
-            return Ok(shapes);
-        }
-        let sizes = self.sizes.list()?;
-        let tuples = iproduct!(self.rails(), &self.strategy, &self.grid, &self.block, &sizes);
-        let tuple = |(&rails, &strategy, &grid, &block, &bytes)| ProxyConfig {
-            bytes,
-            rails,
-            strategy,
-            grid,
-            block,
-            drawn: None,
-        };
-        Ok(tuples.map(tuple).collect())
-    }
-
-    /// Returns the settings that must be equal on all ranks.
-    pub fn fingerprint(&self, tuples: &[ProxyConfig]) -> Vec<(String, String)> {
-        let text = |name: &str, value: String| (name.to_owned(), value);
-        let provider = self.provider.clone().unwrap_or_default().to_string();
-        let mut sizes: Vec<u64> = tuples.iter().map(|tuple| tuple.bytes).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        let joined = |list: &mut dyn Iterator<Item = String>| list.collect::<Vec<_>>().join(",");
-        vec![
-            text("provider", provider),
-            text("rails", job::rails_text(self.rails())),
-            text("strategies", joined(&mut self.strategy.iter().map(Strategy::to_string))),
-            text("sizes", joined(&mut sizes.iter().map(u64::to_string))),
-            text("rows", format!("{tuples:?}")),
-            text("cases", joined(&mut self.cases.iter().map(|way| values::name(*way)))),
-            text("modes", joined(&mut self.mode.iter().map(ProxyMode::to_string))),
-            text("iterations", format!("{}+{}x{:?}", self.warmup, self.iterations, self.repeats)),
-            text("window", format!("{:?}", self.window)),
-            text("fill-ahead", format!("{:?}", self.fill_ahead)),
-            text("volume", self.volume.to_string()),
-            text("memory limit", self.memory_limit().to_string()),
-            text(
-                "payload",
-                format!(
-                    "{:?} fill={} check={} bare={} cpu batches={:?}",
-                    self.memory,
-                    self.fills(),
-                    !self.no_check,
-                    self.bare,
-                    self.cpu_batch
-                ),
-            ),
-            text("scope", format!("{:?}", self.scope)),
-            text("proxy threads", self.proxy_threads.to_string()),
-            text("trace", self.trace.is_some().to_string()),
-            text("ring memory", values::name(self.ring_memory)),
-            text("moved bytes", self.moves().to_string()),
-            text("completion", self.completion()),
-        ]
     }
 }

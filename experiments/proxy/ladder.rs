@@ -1,10 +1,8 @@
 //! `ginlab ladder`: CPU-initiated writes, from one NIC with one buffer to all NICs of a node. Each step changes one
-//! thing
-//! of the preceding step.
+//! thing of the preceding step.
 //!
-//! A step is a configuration of the case `cpu-write` of `ginlab proxy`, with rails and proxy threads of its own. Steps
-//! are
-//! measured one after another, because they differ in what is opened.
+//! A step is a configuration of the case `cpu-write` of `ginlab proxy`. Each step opens its rails and proxy threads, so
+//! steps are measured one after another.
 
 mod steps;
 
@@ -54,7 +52,7 @@ Examples:
 /// Options of `ginlab ladder`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct LadderArgs {
     /// Steps to measure, in the order of the ladder: one, queue, nics, warm, threads, pin, shard, batch, lazy
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, hide_possible_values = true, default_values_t = LadderStep::ALL, hide_default_value = true)]
     steps: Vec<LadderStep>,
@@ -86,8 +84,7 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::Delivery, hide_possible_values = true)]
     completion: Level,
     /// Device that provides the memory and whose nearest NICs are used: gpu, emulated (CPU threads), or auto (the GPU
-    /// if
-    /// there is one)
+    /// if there is one)
     #[arg(short = 'd', long, value_enum, default_value_t = DeviceChoice::Auto, hide_possible_values = true)]
     device: DeviceChoice,
     /// Memory that holds the payload: auto, pinned (pinned host memory) or device (GPU memory)
@@ -107,7 +104,7 @@ struct Defaults {
     args: ProxyArgs,
 }
 
-impl Args {
+impl LadderArgs {
     /// Returns the options of `ginlab proxy` that measure a step.
     fn of(&self, rung: &Rung) -> Result<ProxyArgs, Failure> {
         let Defaults { args } = Defaults::try_parse_from(["ladder"])?;
@@ -168,13 +165,13 @@ impl Args {
 
 /// The ladder on one rank.
 pub struct Ladder {
-    args: Args,
+    args: LadderArgs,
     /// Bandwidth of the preceding step in Gb/s.
     last: Option<f64>,
 }
 
 impl Experiment for Ladder {
-    type Args = Args;
+    type Args = LadderArgs;
     type Config = Rung;
 
     const ABOUT: About = About {
@@ -192,7 +189,7 @@ impl Experiment for Ladder {
         ..About::new("ladder", "Measure CPU-initiated writes from one NIC to all NICs, one change per step")
     };
 
-    fn plan(args: &mut Args) -> Result<Plan<Rung>, Failure> {
+    fn plan(args: &mut LadderArgs) -> Result<Plan<Rung>, Failure> {
         if args.bytes == 0 {
             return Err(usage("--bytes", "must be at least 1 byte"));
         }
@@ -218,7 +215,11 @@ impl Experiment for Ladder {
         Ok(Plan::of_ranks(rungs, ranks))
     }
 
-    async fn open(args: &Args, rungs: &mut Vec<Rung>, ranks: &mut Bootstrap) -> Result<(Ladder, Header), Failure> {
+    async fn open(
+        args: &LadderArgs,
+        rungs: &mut Vec<Rung>,
+        ranks: &mut Bootstrap,
+    ) -> Result<(Ladder, Header), Failure> {
         let (_, absent) = steps::rungs(&args.steps, &args.most()?);
         if ranks.rank() == 0 {
             absent.iter().for_each(|(step, why)| tell_absent(*step, why));

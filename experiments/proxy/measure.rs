@@ -40,10 +40,7 @@ pub async fn measure(
         Err(why) => return Ok(skipped(args, tuple, rank, ranks.size(), &why)),
     };
     let shape = ProxyShape { args, tuple, layout };
-    for proxy in rank.group.proxies() {
-        proxy.configure(tuple.rails, tuple.strategy)?;
-        proxy.set_busy_poll(rank.source.is_some() && rank.target.is_none());
-    }
+    rank.select_rails(tuple)?;
     let cases = cases(&shape, rank);
     let what = format!("{} B over {} rails, {} x {}", tuple.bytes, tuple.rails, tuple.grid, tuple.block);
     rank.move_bytes(args.moves());
@@ -107,8 +104,7 @@ impl First {
 }
 
 /// Times the first two operations of each producer, before anything is verified. Returns no times if an earlier
-/// parameter combination
-/// used as many rails, and on ranks that do not put.
+/// parameter combination used as many rails, and on ranks that do not put.
 pub fn first(
     args: &ProxyArgs,
     tuple: &ProxyConfig,
@@ -121,9 +117,7 @@ pub fn first(
     }
     let Ok(layout) = ProxyLayout::new(args, tuple, &rank.device) else { return Ok(Vec::new()) };
     rank.used_rails = tuple.rails;
-    rank.group.configure(tuple.rails, tuple.strategy)?;
-    let is_polled = rank.source.is_some() && rank.target.is_none();
-    rank.group.proxies().iter().for_each(|proxy| proxy.set_busy_poll(is_polled));
+    rank.select_rails(tuple)?;
     let (shape, mut all) = (ProxyShape { args, tuple, layout }, Vec::new());
     for case in cases(&shape, rank) {
         if rank.target.is_some() && matches!(case, ProxyCase::CpuWrite | ProxyCase::Put(_) | ProxyCase::Direct(_)) {
@@ -137,6 +131,10 @@ pub fn first(
 
 /// Sets the columns of the start of the run in the rows of these cases.
 pub fn fill_first(rows: &mut Rows, first: &[First], rank: &ProxyRank, ranks: usize) -> Result<(), Failure> {
+    // The snapshot is a request to the proxy threads.
+    if first.is_empty() {
+        return Ok(());
+    }
     let Some(SetUp { registered, inserted }) = rank.group.snapshots()?.first().map(|thread| thread.set_up) else {
         return Ok(());
     };

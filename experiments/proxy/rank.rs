@@ -1,6 +1,6 @@
 //! State of one rank for the whole run: device, memory, rings, proxy threads, and connections to peers.
 
-use super::args::{ProxyArgs, WritePath};
+use super::args::{ProxyArgs, ProxyConfig, WritePath};
 use super::layout::{PLACEHOLDER, memory_of};
 use super::machine::{MemoryPath, Needs, choose_cores, choose_rails};
 use super::queues::NicQueues;
@@ -155,6 +155,14 @@ impl ProxyRank {
     /// Returns the totals that null rails have received so far.
     pub fn counted(&self) -> NullTotals {
         self.chosen.counts().map(NullCounts::sum).unwrap_or_default()
+    }
+
+    /// Selects the rails of a parameter combination. Proxies of a rank that only receives poll without yielding.
+    pub fn select_rails(&self, tuple: &ProxyConfig) -> Result<(), Failure> {
+        self.group.configure(tuple.rails, tuple.strategy)?;
+        let only_receives = self.source.is_some() && self.target.is_none();
+        self.group.proxies().iter().for_each(|proxy| proxy.set_busy_poll(only_receives));
+        Ok(())
     }
 
     /// Sets whether modelled NICs move the bytes of subsequent writes. Has no effect on other rails.

@@ -1,7 +1,7 @@
 //! Measurement of one parameter combination: its cases, their lower bounds and the prototype, alternating.
 
 use super::args::{Algorithm, PushScope, QueueMode};
-use super::cases::{Case, Kind};
+use super::cases::{QueueCase, QueueCaseKind};
 use super::memory::{AlgorithmMemory, ConsumerOptions, KernelQueues, Taken, VyukovMemory, consume, expected_sum};
 use super::{FULL_STALLS, HOST_POLLS, LOST_EXCHANGES, PUSH, QueueConfig, QueueExperiment, RINGS, WATCHED};
 use crate::columns::{ACK, RING_SLOTS, SCOPE, SLOT_BYTES};
@@ -44,7 +44,7 @@ impl Deref for QueueBench<'_> {
 /// The cases of a parameter combination.
 struct Cases<'a, const WORDS: usize> {
     bench: &'a QueueBench<'a>,
-    all: Vec<Case<'a, WORDS>>,
+    all: Vec<QueueCase<'a, WORDS>>,
     results: Buffer,
 }
 
@@ -121,18 +121,24 @@ impl QueueBench<'_> {
             self.device.allocate(MemoryLocation::Device, self.tuple.grid as usize * size_of::<QueueResult>())?;
         // Only the bare stores depend on the grid: the other lower bounds are measured once per memory.
         let floors = match self.tuple.place {
-            place if self.place == Some(place) => vec![Kind::Stores],
-            RingPlace::Pinned => vec![Kind::PingPong(0), Kind::PingPong(250), Kind::EmptyPoll, Kind::Stores],
-            _ => vec![Kind::EmptyPoll, Kind::Stores],
+            place if self.place == Some(place) => vec![QueueCaseKind::Stores],
+            RingPlace::Pinned => vec![
+                QueueCaseKind::PingPong(0),
+                QueueCaseKind::PingPong(250),
+                QueueCaseKind::EmptyPoll,
+                QueueCaseKind::Stores,
+            ],
+            _ => vec![QueueCaseKind::EmptyPoll, QueueCaseKind::Stores],
         };
-        let prototype = self.prototype.iter().map(|prototype| Kind::Prototype(prototype.ring(self.tuple.slots)));
-        // There are none if the memory is not available.
+        let prototype =
+            self.prototype.iter().map(|prototype| QueueCaseKind::Prototype(prototype.ring(self.tuple.slots)));
+        // Empty if the memory is not available.
         let bounds = floors.into_iter().chain(prototype);
-        let bounds = bounds.filter_map(|kind| Case::new(self, kind, Algorithm::Ticket, QueueMode::Nbi).ok());
+        let bounds = bounds.filter_map(|kind| QueueCase::new(self, kind, Algorithm::Ticket, QueueMode::Nbi).ok());
         let mut cases = Cases { bench: self, all: bounds.collect(), results };
         let mut skipped = Rows::new();
         for (&algorithm, &mode) in iproduct!(&self.args.algorithm, &self.args.mode) {
-            match Case::<WORDS>::new(self, Kind::Queue, algorithm, mode) {
+            match QueueCase::<WORDS>::new(self, QueueCaseKind::Queue, algorithm, mode) {
                 Ok(mut case) => {
                     case.pushes = self.calibrate(&mut case, &cases.results)?;
                     cases.all.push(case);
@@ -145,9 +151,9 @@ impl QueueBench<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
-        let is_like = |case: &&Case<WORDS>| case.is_queue() && case.baselines().contains(&"prototype");
+        let is_like = |case: &&QueueCase<WORDS>| case.is_queue() && case.baselines().contains(&"prototype");
         let like = cases.all.iter().find(is_like).map_or(1, |case| case.pushes);
-        let prototype = cases.all.iter_mut().filter(|case| matches!(case.kind, Kind::Prototype(_)));
+        let prototype = cases.all.iter_mut().filter(|case| matches!(case.kind, QueueCaseKind::Prototype(_)));
         prototype.for_each(|case| case.pushes = like);
         let numbers: Vec<usize> = (0..cases.all.len()).collect();
         let series = self.args.repeat.series("a repeat");
@@ -170,7 +176,7 @@ impl QueueBench<'_> {
     }
 
     /// Returns the number of pushes per producer that take about the requested time.
-    fn calibrate<const WORDS: usize>(&self, case: &mut Case<'_, WORDS>, results: &Buffer) -> Result<u32, Failure> {
+    fn calibrate<const WORDS: usize>(&self, case: &mut QueueCase<'_, WORDS>, results: &Buffer) -> Result<u32, Failure> {
         if let Some(pushes) = self.args.pushes {
             return Ok(pushes);
         }
@@ -189,7 +195,7 @@ impl QueueBench<'_> {
     /// Runs a pass that times single pushes and counts their waits and retries.
     fn watch<const WORDS: usize>(
         &self,
-        case: &mut Case<'_, WORDS>,
+        case: &mut QueueCase<'_, WORDS>,
         results: &Buffer,
         row: &mut Row,
     ) -> Result<(), Failure> {
@@ -221,7 +227,7 @@ impl QueueBench<'_> {
     /// Runs one launch together with its consumers.
     fn run<const WORDS: usize>(
         &self,
-        case: &mut Case<'_, WORDS>,
+        case: &mut QueueCase<'_, WORDS>,
         pushes: u32,
         check: Option<u32>,
         watch: Option<(u32, &Buffer, &Buffer)>,
@@ -329,7 +335,8 @@ impl QueueBench<'_> {
 impl<const WORDS: usize> Cases<'_, WORDS> {
     fn baselines(&self, number: usize) -> Vec<usize> {
         let mode = self.all[number].mode;
-        let is = |other: &Case<WORDS>, name: &str| other.name() == name && (other.mode == mode || !other.is_queue());
+        let is =
+            |other: &QueueCase<WORDS>, name: &str| other.name() == name && (other.mode == mode || !other.is_queue());
         let find = |name: &&str| self.all.iter().position(|other| is(other, name));
         self.all[number].baselines().iter().filter_map(find).collect()
     }

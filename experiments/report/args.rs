@@ -21,7 +21,7 @@ pub struct ReportArgs {
     /// HTML file to write; - for stdout
     #[arg(short = 'o', long, required_unless_present = "pages", value_name = "FILE.html")]
     pub output: Option<PathBuf>,
-    /// Also write each chart to this directory, which is created if needed
+    /// Directory to which each chart is written too; it is created if needed
     #[arg(long, value_name = "DIR")]
     pub svg: Option<PathBuf>,
     /// Compare with this earlier run, a file or a directory, and show the ratios

@@ -1,25 +1,24 @@
 //! `ginlab sendrecv`: measures two-sided messages through the fabric layer, as round trips and windows.
 
+mod passes;
+
 use crate::args::{RepeatArgs, SizeArgs};
 use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::job::{Job, JobArgs, USUAL_RAILS, rails_text};
-use crate::payload::PayloadSlots;
 use crate::program::CommandSpec;
-use crate::rails::UNEXPECTED_MESSAGE;
 use crate::runner::{Experiment, Plan, Rows, percentiles, program};
 use crate::series::{Bench, CaseResults, Sample};
 use crate::values::{self, List, counts, usage};
+use crate::versus;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
 use ginlab::fabric::any::AnyRail;
-use ginlab::flow::{Operation, Peer, Region};
-use ginlab::measure::{pattern, size};
+use ginlab::flow::{Peer, Region};
+use ginlab::measure::size;
 use ginlab::rails::Counters;
 use ginlab::report::{About, Header, Headline, Plot, Row, RowStatus};
 use itertools::iproduct;
-use std::collections::VecDeque;
-use std::time::Instant;
 
 pub const PROGRAMS: &[CommandSpec] = &[program::<Sendrecv>()];
 
@@ -193,7 +192,7 @@ impl Experiment for Sendrecv {
                 Err(other) => return Err(other),
             };
             if let Ok(Sendrecv { job, .. }) = versus.as_deref() {
-                header.note(format!("versus {}: {}", job.provider, job.rail_names().join(", "))).notes(&job.notes);
+                versus::note(&mut header, job);
             }
             sendrecv.versus = Some(versus);
         }
@@ -265,10 +264,7 @@ impl Sendrecv {
             row
         };
         let mut rows = results.rows(row, |side| (0..side).collect());
-        let fabric = rows[0].0.fabric.clone();
-        for (row, _) in rows.iter_mut().skip(1) {
-            row.baseline = Some(format!("sendrecv over {fabric}"));
-        }
+        versus::name_baseline(&mut rows, "sendrecv");
         Ok(rows)
     }
 
@@ -289,82 +285,6 @@ impl Sendrecv {
         row.iterations = None;
         row.status = RowStatus::Skipped(why.to_owned());
         row
-    }
-
-    /// Returns half of the microseconds of single round trips on the rank that sends first.
-    async fn round_trips(&self, tuple: &SendrecvConfig) -> Result<Vec<f64>, Failure> {
-        let (flow, begins) = (&self.job.flow, self.begins);
-        let mut singles = Vec::new();
-        for number in 0..tuple.messages {
-            let rail = (number % tuple.rails as u64) as usize;
-            // Post the receive first; otherwise the provider would have to buffer the message.
-            let room = flow.recv(rail, &self.into, 0, tuple.bytes);
-            if begins {
-                let started = Instant::now();
-                let send = flow.send(rail, self.peer, &self.out, 0, tuple.bytes);
-                self.expect(tuple, room.await?)?;
-                if singles.len() < MOST_SINGLES {
-                    singles.push(started.elapsed().as_secs_f64() * 1e6 / 2.0);
-                }
-                send.await?;
-            } else {
-                self.expect(tuple, room.await?)?;
-                flow.send(rail, self.peer, &self.out, 0, tuple.bytes).await?;
-            }
-        }
-        Ok(singles)
-    }
-
-    fn expect(&self, tuple: &SendrecvConfig, bytes: u64) -> Result<(), Failure> {
-        if bytes == tuple.bytes {
-            return Ok(());
-        }
-        let SendrecvConfig { bytes: expected, .. } = tuple;
-        Err(Failure::Run(format!(
-            "unexpected message of {bytes} B (rank {} sends {expected} B): {UNEXPECTED_MESSAGE}",
-            self.other
-        )))
-    }
-
-    async fn stream_out(&self, tuple: &SendrecvConfig, messages: u64) -> Result<(), Failure> {
-        let flow = &self.job.flow;
-        // The receiver sends one message when its first receives are posted, and another one when everything has
-        // arrived.
-        flow.recv(0, &self.into, 0, 1).await?;
-        let all = flow.recv(0, &self.into, 0, 1);
-        let mut flight: VecDeque<Operation<AnyRail>> = VecDeque::with_capacity(tuple.window as usize);
-        for number in 0..messages {
-            if flight.len() as u64 == tuple.window
-                && let Some(oldest) = flight.pop_front()
-            {
-                oldest.await?;
-            }
-            let rail = (number % tuple.rails as u64) as usize;
-            let offset = number % tuple.window * tuple.stride();
-            flight.push_back(flow.send(rail, self.peer, &self.out, offset, tuple.bytes));
-        }
-        for send in flight {
-            send.await?;
-        }
-        all.await?;
-        Ok(())
-    }
-
-    async fn stream_in(&self, tuple: &SendrecvConfig, messages: u64) -> Result<(), Failure> {
-        let flow = &self.job.flow;
-        let room = |number: u64| {
-            let rail = (number % tuple.rails as u64) as usize;
-            flow.recv(rail, &self.into, number % tuple.window * tuple.stride(), tuple.bytes)
-        };
-        let mut numbers = 0..messages;
-        let mut rooms: VecDeque<_> = numbers.by_ref().take(tuple.window as usize).map(room).collect();
-        flow.send(0, self.peer, &self.out, 0, 1).await?;
-        while let Some(oldest) = rooms.pop_front() {
-            self.expect(tuple, oldest.await?)?;
-            rooms.extend(numbers.next().map(room));
-        }
-        flow.send(0, self.peer, &self.out, 0, 1).await?;
-        Ok(())
     }
 }
 
@@ -387,7 +307,7 @@ impl Bench for Sides<'_> {
 
     fn prepare(&mut self, active: usize) -> Result<(), Failure> {
         self.active = active;
-        self.sides.iter_mut().enumerate().for_each(|(side, rails)| rails.job.drive(side == active));
+        versus::drive_only(self.sides.iter_mut().map(|side| &mut side.job), active);
         Ok(())
     }
 
@@ -397,45 +317,5 @@ impl Bench for Sides<'_> {
 
     fn counters(&self) -> Result<Counters, Failure> {
         Ok(self.sides[self.active].job.flow.counters())
-    }
-}
-
-impl Sendrecv {
-    /// Sends a window of messages into poisoned memory, from the rank that sends first.
-    async fn verify(&mut self, tuple: SendrecvConfig, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
-        let iteration = self.iteration;
-        self.iteration += 1;
-        let slots_of = |rank: usize| {
-            let seed = move |slot: u64| pattern::seed(rank as u32, iteration, slot as u32);
-            (0..tuple.window).map(move |slot| (slot * tuple.stride(), seed(slot)))
-        };
-        let received = PayloadSlots(self.into.buffer(), tuple.bytes);
-        PayloadSlots(self.out.buffer(), tuple.bytes).fill(slots_of(ranks.rank()))?;
-        received.poison(slots_of(self.other))?;
-        ranks.barrier("start of the verified pass")?;
-        if self.begins {
-            self.stream_out(&tuple, tuple.window).await?;
-            return Ok(None);
-        }
-        self.stream_in(&tuple, tuple.window).await?;
-        Ok(Some(received.wrong(slots_of(self.other))?))
-    }
-
-    async fn run(&self, tuple: SendrecvConfig, ranks: &Bootstrap) -> Result<Sample, Failure> {
-        let mut parts = Vec::new();
-        let started = Instant::now();
-        match tuple.mode {
-            Mode::Roundtrip => parts.push(self.round_trips(&tuple).await?),
-            Mode::Window if self.begins => self.stream_out(&tuple, tuple.messages).await?,
-            Mode::Window => self.stream_in(&tuple, tuple.messages).await?,
-        }
-        let elapsed = started.elapsed().as_secs_f64() * 1e6;
-        if !self.begins {
-            return Ok(Sample::default());
-        }
-        let ways = if tuple.mode == Mode::Roundtrip { 2 } else { 1 };
-        // Only the single round trips of rank 0 are reported.
-        parts.retain(|_| ranks.rank() == 0);
-        Ok(Sample { times: vec![elapsed / (tuple.messages * ways) as f64], parts })
     }
 }

@@ -127,8 +127,7 @@ impl WritingRank {
     }
 
     /// Keeps the rates of the rails of this row, unless an earlier row over one rail, or over several, was faster.
-    /// Small
-    /// writes do not reach the line rate on any rail.
+    /// Small writes do not reach the line rate on any rail.
     pub(super) fn keep_rates(&mut self, tuple: &WriteConfig, senders: &[RankContribution]) {
         let (places, way, bytes) = (&self.places, RailUsage::of(tuple.rails), tuple.bytes);
         let of_sender = |sender: &RankContribution| {

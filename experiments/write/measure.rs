@@ -11,6 +11,7 @@ use crate::rail_rates::{RailPlace, RailRate};
 use crate::runner::{Rows, percentiles};
 use crate::series::{Bench, CaseResults, Sample};
 use crate::values::{self, usage};
+use crate::versus;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::any::AnyRail;
 use ginlab::fabric::libfabric::BareLoop;
@@ -148,10 +149,7 @@ impl WritingRank {
             WriteCase { side: 1.., kind: Kind::Write } => vec![of_first(Kind::Write)],
             _ => Vec::new(),
         });
-        let fabric = rows[0].0.fabric.clone();
-        for (row, _) in rows.iter_mut().filter(|(row, _)| row.baseline.as_deref() == Some("write")) {
-            row.baseline = Some(format!("write over {fabric}"));
-        }
+        versus::name_baseline(&mut rows, "write");
         let senders = results.of(of_first(Kind::Write)).by_sender(tuple.bytes * each, each, tuple.rails);
         let write = &mut *writes.sides[0].0;
         write.keep_rates(tuple, &senders);
@@ -172,8 +170,7 @@ impl WritingRank {
     }
 
     /// Returns the microseconds of the first two writes over this number of rails. Returns no times if an earlier
-    /// parameter combination
-    /// used as many, and on ranks that do not write.
+    /// parameter combination used as many, and on ranks that do not write.
     async fn first(&mut self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<Vec<f64>, Failure> {
         // An injected fault counts the writes, and these are not verified.
         if round.tuple.rails <= self.used_rails || self.args.job.corrupt.is_some() {
@@ -311,12 +308,10 @@ struct Writes<'a> {
 }
 
 impl<'a> Writes<'a> {
-    /// Drives the rails of one provider only, so that they have the whole thread. All ranks meet before they use them.
+    /// Drives the rails of one provider only.
     fn activate(&mut self, side: usize) -> (&mut WritingRank, &Round<'a>) {
         self.active = side;
-        for (index, (write, _)) in self.sides.iter_mut().enumerate() {
-            write.job.drive(index == side);
-        }
+        versus::drive_only(self.sides.iter_mut().map(|(write, _)| &mut write.job), side);
         let (write, round) = &mut self.sides[side];
         (write, round)
     }

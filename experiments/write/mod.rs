@@ -13,6 +13,7 @@ use crate::program::CommandSpec;
 use crate::rail_rates::RailRate;
 use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::usage;
+use crate::versus;
 use args::{Targets, WriteArgs};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
@@ -213,8 +214,7 @@ impl Experiment for WritingRank {
         header.notes(write.pairing.note().filter(|_| args.targets.contains(&Targets::One)));
         if let Some(provider) = &args.versus {
             let versus = WritingRank::open_over(args, &args.job.over(provider)?, tuples, ranks)?;
-            let Job { provider, notes, .. } = &versus.job;
-            header.note(format!("versus {provider}: {}", versus.job.rail_names().join(", "))).notes(notes);
+            versus::note(&mut header, &versus.job);
             write.versus = Some(Box::new(versus));
         }
         header.note(

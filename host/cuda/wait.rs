@@ -14,8 +14,8 @@ const SHARE: u32 = 8;
 /// Maximum time within which work must end after it was requested to. It is longer than a kernel's own waits.
 pub(super) const ENDING: Duration = Duration::from_secs(60);
 
-/// Time in which a kernel of the emulated device ends by its own checks after an interrupt. One that makes progress
-/// checks nothing.
+/// Time after an interrupt at which kernels of the emulated device are stopped. A kernel that waits returns earlier,
+/// because it checks for the request; a kernel that makes progress does not check.
 const AFTER_INTERRUPT: Duration = Duration::from_millis(500);
 
 /// Polls `done` until it returns `true`, and calls `watch` every few milliseconds. If `watch` returns an error, it must
@@ -35,7 +35,7 @@ pub fn wait_for<E: From<DeviceError>>(
         match done() {
             Ok(true) => break,
             Ok(false) => {}
-            // Its grids were stopped.
+            // `stop_all` has stopped the grids.
             Err(_) if failed.is_some() && signals::interrupted() => break,
             Err(error) => return Err(error.into()),
         }

@@ -200,8 +200,7 @@ impl ProxyGroup {
     }
 
     /// Returns the offer of the first thread. The other threads open the same regions, and the same rails unless each
-    /// has
-    /// its own.
+    /// has its own.
     pub fn offer(&self) -> &ProxyOffer {
         self.proxies[0].offer()
     }

@@ -220,8 +220,8 @@ impl Outlet {
         }
     }
 
-    /// Adds the bound that the thread has kept from an earlier copy of this outlet: tickets below `free_below` have a
-    /// free slot.
+    /// Adds the state that the thread has kept from an earlier copy of this outlet, as returned by
+    /// [`free_below`](Outlet::free_below).
     #[inline(always)]
     fn with_bound(mut self, free_below: u64) -> Outlet {
         let known = match &mut self {
@@ -232,7 +232,8 @@ impl Outlet {
         self
     }
 
-    /// Returns the number below which tickets are known to have a free slot.
+    /// Returns the state to keep for the next copy: of a ring the number below which tickets are known to have a free
+    /// slot, of a channel [`ChannelHandle::kept`]. 0 is the state before the first push.
     #[inline(always)]
     fn free_below(&self) -> u64 {
         match self {

@@ -99,7 +99,7 @@ fn of_data(name: &str, test: impl FnOnce(&Path)) {
     passed::once(name, &contents(&files), || test(&data));
 }
 
-/// A line per host and figure says whether the rails reach the rates that are expected of the instance type.
+/// A line per host and figure reports whether the rails reach the rates expected of the instance type.
 #[test]
 fn rails_are_compared_with_expected_rates() {
     let mut rows = "schema,experiment,case,device,fabric,mode,size_bytes,time_us_p50,bandwidth_gbytes_s,status,node,rank,rail,domain\n".to_owned();

@@ -39,6 +39,7 @@ mod peer;
 mod plain;
 mod post;
 mod queue;
+mod registration;
 mod request;
 mod rings;
 mod session;

@@ -27,10 +27,11 @@ const ABI: [&str; 7] = [
     include_str!("../../verbs-sys/src/pair.rs"),
 ];
 /// The function definitions.
-const SYMBOLS: [&str; 10] = [
+const SYMBOLS: [&str; 11] = [
     include_str!("../src/channel.rs"),
     include_str!("../src/completions.rs"),
     include_str!("../src/context.rs"),
+    include_str!("../src/registration.rs"),
     include_str!("../src/symbols/classic.rs"),
     include_str!("../src/symbols/counters.rs"),
     include_str!("../src/symbols/device.rs"),

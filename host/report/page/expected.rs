@@ -21,7 +21,7 @@ pub struct Expected {
     pub expected: f64,
     /// Unit of both.
     pub unit: &'static str,
-    /// Reason for which the row is not a measurement of hardware, if it is none.
+    /// Reason why the row is not a measurement of hardware. `None` if it is one.
     pub unreal: Option<String>,
     /// File of the row.
     pub file: String,

@@ -71,7 +71,7 @@ pub struct ChannelHandle {
     channel: *const Channel,
     /// Number of slots.
     depth: u32,
-    /// What the thread keeps between calls, as encoded by [`keep`]; 0 if that is nothing yet.
+    /// State of the thread between calls, as encoded by [`keep`]. 0 before the first post.
     pub(crate) kept: u64,
 }
 
@@ -80,8 +80,7 @@ const KEPT_BITS: u32 = 48;
 
 /// Encodes what a thread keeps of a queue between calls: the number below which requests have a slot, and the first
 /// request after its last doorbell, if that was the queue's last one ([`NicQueue::turn`]). Without the latter, each
-/// request
-/// of a thread would be published to other threads before its doorbell, with a second system fence.
+/// request of a thread would be published to other threads before its doorbell, with a second system fence.
 #[inline(always)]
 const fn keep(free_below: u64, turn: u64, depth: u32) -> u64 {
     let ahead = turn.wrapping_sub(free_below.wrapping_sub(depth as u64));
@@ -89,7 +88,7 @@ const fn keep(free_below: u64, turn: u64, depth: u32) -> u64 {
     free_below | if is_kept { (ahead + 1) << KEPT_BITS } else { 0 }
 }
 
-/// Decodes the two numbers of [`keep`]; 0 contains no turn.
+/// Decodes the two numbers of [`keep`]. The second is [`NO_TURN`] if `word` is 0.
 #[inline(always)]
 const fn kept(word: u64, depth: u32) -> (u64, u64) {
     let (free_below, ahead) = (word & ((1 << KEPT_BITS) - 1), word >> KEPT_BITS);
@@ -135,8 +134,8 @@ impl ChannelHandle {
     }
 }
 
-/// Implements [`ChannelHandle::post`]. Out of line, for kernels with several call sites. `word` is what the thread has
-/// kept; also returns what it keeps now.
+/// Implements [`ChannelHandle::post`]. Not inlined, for kernels with several call sites. `word` is the thread's state
+/// before the call. The second result is its state after the call.
 ///
 /// # Safety
 /// `channel` must be valid until the kernel ends.

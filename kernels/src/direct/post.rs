@@ -154,8 +154,8 @@ impl NicQueue {
         self.go_on_ringing(place.end, met);
     }
 
-    /// Returns the turn for a copy of this queue in a later call of this thread: [`NO_TURN`] unless the limit of
-    /// [`recall`](NicQueue::recall) holds.
+    /// Returns the value to pass to [`recall`](NicQueue::recall) in the next call of this thread: [`NO_TURN`] unless
+    /// the last ordered doorbell is within half a batch of [`turn`](NicQueue::turn).
     #[inline(always)]
     pub(super) fn turn_to_keep(&self) -> u64 {
         let is_near = self.turn.wrapping_sub(self.ordered) <= self.max_batch as u64 / 2;

@@ -20,7 +20,7 @@ pub struct Context<S> {
     /// NIC queue that takes its commands. Unused in a world without rails. (The outlet itself stays in memory, because
     /// it would occupy registers that calls to mapped PEs need.)
     free_below: u64,
-    /// One more than the last ticket for which this thread waits, or 0 if there is none.
+    /// Number after the last ticket for which this thread waits, or 0 if there is none.
     pub(super) last: u64,
     /// Latest watermark that this thread has read.
     pub(super) known: u64,

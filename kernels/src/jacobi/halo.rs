@@ -75,8 +75,7 @@ unsafe fn look(place: u64, tag: u32) -> (Points, bool) {
 }
 
 /// Waits for the rows adjacent to the block, above and below. `receive` waits for the row on a side that is reached
-/// over
-/// rails. Returns the rows, and 0 or the [`Status`](crate::ring::Status) of a failure.
+/// over rails. Returns the rows, and 0 or the [`Status`](crate::ring::Status) of a failure.
 #[inline(always)]
 pub unsafe fn take<const RAILS: bool>(
     args: &ResidentArgs,

@@ -1,8 +1,7 @@
 //! The resident kernels for any shape: blocks that have some columns of some rows.
 //!
 //! `across` blocks share a row. Each has four columns per thread, and the last one has the rest. All rows of a block
-//! are
-//! in shared memory, so that a block may have a single row. Rows above and below are exchanged as in
+//! are in shared memory, so that a block may have a single row. Rows above and below are exchanged as in
 //! [`resident`](super::resident), piece by piece. The outermost points of each row are exchanged with the blocks to the
 //! left and right as words of {value, iteration} in device memory:
 //!
@@ -11,7 +10,7 @@
 //!                compute the last and the first row, give them away with tag i + 1
 //!                compute the rows between; the outermost threads give their points of each row away, tag i + 1
 //!                take the points to the left and right, tag i + 1, while other warps still compute
-//!                barrier of the block: end points of i + 1 are in shared memory, with those beside the block
+//!                barrier of the block: end points of i + 1 are in shared memory, also those of adjacent blocks
 //! ```
 //!
 //! Two places per word suffice: a block writes its points of tag `i + 2` after it has taken those of tag `i + 1`, which
@@ -134,7 +133,7 @@ struct Rows<const RAILS: bool> {
     rows: u32,
     /// Whether there is a block to the left, and to the right.
     is_beside: [bool; 2],
-    /// Address, for row 0 and even tags, of the words of the block beside to which this thread gives its outermost
+    /// Address, for row 0 and even tags, of the words of the left or right block that receive this thread's outermost
     /// points. 0 for threads that are not next to another block.
     gives: u64,
 }
@@ -148,7 +147,7 @@ impl<const RAILS: bool> Rows<RAILS> {
         unsafe { args.field.field.add(at) }
     }
 
-    /// Returns the address of the word of a block for the point beside it in row 0, for even tags.
+    /// Returns the address of the word of a block for the point to its left or right in row 0, for even tags.
     #[inline(always)]
     fn word_beside(args: &PiecesArgs, block: u32, right: bool) -> u64 {
         let rows = args.most_rows as u64;

@@ -49,16 +49,15 @@ pub struct ResidentArgs {
     pub link: *const HaloLink,
 }
 
-/// Number of words per row of a block for the points beside it: two sides, two parities.
+/// Number of words per row of a block for the points to its left and right: two sides, two parities.
 pub const WORDS_BESIDE: u64 = 4;
 
 /// Arguments of [`jacobi_pieces`](super::pieces::jacobi_pieces).
 #[args]
 pub struct PiecesArgs {
     /// The field and the words for rows. A row of blocks has at least one row of the field. `shared_bytes` is the
-    /// result
-    /// of [`shared_bytes`](super::pieces::shared_bytes). `inbox` has [`PLACES`] rows of [`row_words`] per block of a
-    /// row.
+    /// result of [`shared_bytes`](super::pieces::shared_bytes). `inbox` has [`PLACES`] rows of [`row_words`] per block
+    /// of a row.
     pub field: ResidentArgs,
     /// Number of blocks that share a row; the grid's blocks are a multiple of it. The same on all PEs. All but the last
     /// have four columns for each thread, and the last one has at least one.

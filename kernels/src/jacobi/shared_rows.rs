@@ -12,7 +12,7 @@ use cuda_std::{thread, warp};
 /// of consecutive rows is constant and a loop over rows increments one address.
 const WARPS: u32 = 1024 / warp::SIZE;
 /// Maximum number of threads of a block that has some columns of its rows: two words of a row's end points are for the
-/// points beside the block.
+/// points to the left and right of the block.
 pub const MOST_THREADS_OF_PIECE: u32 = 1024 - 32;
 /// Bytes of the points at both ends of each warp in a row, for one tag parity.
 const ENDS: u32 = 2 * WARPS * 4;
@@ -106,7 +106,7 @@ impl SharedRows {
     }
 
     /// Like [`new`](SharedRows::new), for a block that has some columns of its rows, all of which are in shared memory.
-    /// The end points of a row start and end with those beside the block.
+    /// The end points of a row start and end with those of the left and right block.
     #[inline(always)]
     pub fn of_piece(columns: &Columns, rows: u32, bytes: u32) -> SharedRows {
         let shared = Dynamic::of_block(bytes);

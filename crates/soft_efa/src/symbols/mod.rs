@@ -17,9 +17,9 @@ mod queues;
 pub use crate::channel::{ibv_ack_cq_events, ibv_create_comp_channel, ibv_destroy_comp_channel, ibv_get_cq_event};
 pub use crate::completions::efadv_cq_from_ibv_cq_ex;
 pub use crate::context::{
-    ibv_alloc_pd, ibv_close_device, ibv_create_ah, ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_ah, ibv_query_device,
-    ibv_reg_mr, ibv_reg_mr_iova2,
+    ibv_alloc_pd, ibv_close_device, ibv_create_ah, ibv_dealloc_pd, ibv_destroy_ah, ibv_query_device,
 };
+pub use crate::registration::{ibv_dereg_mr, ibv_reg_mr, ibv_reg_mr_iova2};
 pub use classic::*;
 pub use counters::*;
 pub use device::*;
