@@ -24,7 +24,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
 /// Registers memory; `iova` must be its own address.
 ///
 /// # Safety
-/// `domain` must have been returned by [`ibv_alloc_pd`], and the memory must be valid until it is deregistered.
+/// `domain` must have been returned by `ibv_alloc_pd`, and the memory must be valid until it is deregistered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     domain: *mut ibv_pd,
