@@ -89,7 +89,7 @@ pub const HEADINGS: &[(&str, &[&str])] = &[
             "completion",
             "proxy_threads",
             "threads",
-            "no_move",
+            "no_copy",
             "fault",
         ],
     ),

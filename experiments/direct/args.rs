@@ -75,9 +75,9 @@ pub struct DirectArgs {
     /// Maximum number of requests between two doorbells
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub max_batch: u32,
-    /// Number of requests already posted before the first one: ids wrap at 2^16, counters at 2^31
-    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u64).range(..=1 << 47))]
-    pub begun: u64,
+    /// Number of the first request, to start near the wrap of ids (2^16) or counters (2^31)
+    #[arg(long, alias = "begun", default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u64).range(..=1 << 47))]
+    pub first_request: u64,
     /// Bytes per completion entry
     #[arg(long, default_value_t = 16, value_name = "BYTES")]
     pub entry_bytes: u32,
@@ -194,7 +194,7 @@ impl DirectArgs {
             entry_bytes: self.entry_bytes,
             max_batch: self.max_batch,
             by_counter,
-            counter: self.begun,
+            counter: self.first_request,
             timeout: self.timeout,
         }
     }

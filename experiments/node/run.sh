@@ -14,7 +14,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 ginlab=${GINLAB:-target/release/ginlab}
 out=${1:-${OUT:-target/node}}
 mkdir -p "$out"
-common=(-p "model:${MODEL:-p5}" --no-move -d "${DEVICE:-gpu}" --strategy round-robin --mode nbi --no-fill -r 5)
+common=(-p "model:${MODEL:-p5}" --no-copy -d "${DEVICE:-gpu}" --strategy round-robin --mode nbi --no-fill -r 5)
 step() {
     local name=$1
     shift

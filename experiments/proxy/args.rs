@@ -103,9 +103,9 @@ pub struct ProxyArgs {
     /// Domains on which to open rails, in this order [default: automatic, nearest to the GPU first]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub domain: Vec<String>,
-    /// Modelled cards move data only in the verification pass (for rates above memory bandwidth)
-    #[arg(long)]
-    pub no_move: bool,
+    /// Modelled cards copy data only in the verification pass (for rates above memory bandwidth)
+    #[arg(long, alias = "no-move")]
+    pub no_copy: bool,
     /// Completion of a put: delivery (data is at the target, as quiet requires) or transmit (handed to the
     /// transport)
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::Delivery, hide_possible_values = true)]
@@ -265,7 +265,7 @@ impl ProxyArgs {
                     None => Ok(()),
                 }
             }
-            _ if self.no_move => Err(usage("--no-move", "requires modelled cards (-p model:p5)")),
+            _ if self.no_copy => Err(usage("--no-copy", "requires modelled cards (-p model:p5)")),
             _ => Ok(()),
         }
     }
@@ -314,7 +314,7 @@ impl ProxyArgs {
 
     /// Returns whether NICs also move bytes in timed passes.
     pub fn moves(&self) -> bool {
-        !self.no_move
+        !self.no_copy
     }
 
     /// Returns the numbers of rails to sweep.

@@ -43,7 +43,7 @@ const OPENINGS: u32 = 3;
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab ladder -p model:p5 --no-move                climb from one to 32 modelled cards of 100 Gb/s
+  ginlab ladder -p model:p5 --no-copy                climb from one to 32 modelled cards of 100 Gb/s
   ginlab ladder -p tcp                               climb over the loopback, with four endpoints
   ginlab ladder -p soft-efa -b 1M                    use libfabric's EFA provider over four software NICs
   ginlab ladder -p efa --memory device               climb on an EFA machine, from GPU memory
@@ -77,9 +77,9 @@ pub struct LadderArgs {
     /// Domains on which to open rails, in this order [default: automatic, nearest to the GPU first]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     domain: Vec<String>,
-    /// Modelled cards move data only in the verification pass (for rates above memory bandwidth)
-    #[arg(long)]
-    no_move: bool,
+    /// Modelled cards copy data only in the verification pass (for rates above memory bandwidth)
+    #[arg(long, alias = "no-move")]
+    no_copy: bool,
     /// Completion of a write: delivery (data is at the target) or transmit (handed to the transport)
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::Delivery, hide_possible_values = true)]
     completion: Level,
@@ -125,7 +125,7 @@ impl LadderArgs {
             strategy: vec![Strategy::RoundRobin],
             provider: self.provider.clone(),
             domain: self.domain.clone(),
-            no_move: self.no_move,
+            no_copy: self.no_copy,
             completion: self.completion,
             device: self.device,
             memory: self.memory,
@@ -270,7 +270,7 @@ impl Ladder {
             rows.extend(measure(&first, &tuple, &mut rank, ranks, &mut Traces::default()).await?);
             if opening == openings && !args.no_check {
                 let verified = measure(&once, &tuple, &mut rank, ranks, &mut Traces::default()).await?;
-                wrong = verified.first().and_then(|(row, _)| row.wrong);
+                wrong = verified.first().and_then(|(row, _)| row.wrong_bytes);
             }
         }
         let times: Vec<f64> = rows.iter().flat_map(|(_, times)| times.iter().copied()).collect();

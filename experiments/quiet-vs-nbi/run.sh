@@ -25,7 +25,7 @@ step() {
     local name=$1
     shift
     echo "== $name: $*" >&2
-    timeout 240 "$ginlab" proxy -p "model:$model" --no-move --memory "${MEM:-device}" --rails 1,4 --strategy split -n 200 -w 3 -r "$repeats" \
+    timeout 240 "$ginlab" proxy -p "model:$model" --no-copy --memory "${MEM:-device}" --rails 1,4 --strategy split -n 200 -w 3 -r "$repeats" \
         --volume 1G --memory-limit 2G "$@" --csv "$out/$name.csv" --json "$out/$name.json" --trace "$out/$name.life" \
         >>"$out/tables.txt" 2>>"$out/log.txt" || { echo "   FAILED: $(tail -n 1 "$out/log.txt")" >&2; failures=$((failures + 1)); }
 }

@@ -87,7 +87,7 @@ fn trace_in_missing_directory_is_rejected_before_run() {
 
 #[test]
 fn modelled_cards_verify_and_are_marked() {
-    for (options, fabric) in [("", "model:p5"), ("--no-move", "model:p5/unmoved")] {
+    for (options, fabric) in [("", "model:p5"), ("--no-copy", "model:p5/unmoved")] {
         let done = run(ginlab(&format!(
             "proxy -d emulated -p model:p5 {options} -b 1 -e 70000 -f 265 -n 4 -r 2 --rails 1,4 --strategy split,round-robin \
              --csv -"
@@ -96,7 +96,7 @@ fn modelled_cards_verify_and_are_marked() {
         let rows = common::rows(&done.stdout);
         assert_eq!(rows.len(), 2 * 2 * 2 * 3);
         for row in &rows {
-            assert!(row.fabric == fabric && row.wrong == Some(0) && row.line_rate_pct.is_some(), "{row:?}");
+            assert!(row.fabric == fabric && row.wrong_bytes == Some(0) && row.line_rate_pct.is_some(), "{row:?}");
         }
         assert!(done.stderr.contains("MODELLED cards of a p5") && done.stderr.contains("assumed"), "{}", done.stderr);
     }
@@ -104,7 +104,7 @@ fn modelled_cards_verify_and_are_marked() {
 
 #[test]
 fn wrong_byte_with_modelled_cards_is_detected() {
-    for options in ["", "--no-move"] {
+    for options in ["", "--no-copy"] {
         let done = run(ginlab(&format!(
             "proxy -d emulated -p model:p5 {options} -b 4K -e 4K -n 4 -r 1 -w 0 --rails 1 --mode nbi --window 2 --fault corrupt=1"
         )));
