@@ -12,7 +12,7 @@ pub const SLOT_BYTES: Column = Column::follows("slot_bytes", "B", "Distance betw
 pub const COMPLETION: Column = Column::follows("completion", "", "Completion level: `transmit`, `delivery`, `proxy`");
 /// Number of posts that the provider rejected with EAGAIN.
 pub const AGAIN: Column =
-    Column::measured("again", "", "Number of posts of all ranks that the provider rejected with EAGAIN");
+    Column::measured("eagain", "", "Number of posts of all ranks that the provider rejected with EAGAIN");
 /// Payload bytes per rail.
 pub const RAIL_BYTES: Column =
     Column::measured("rail_bytes", "B", "Payload bytes per rail, sum over all ranks, joined by `;`");

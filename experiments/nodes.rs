@@ -13,7 +13,7 @@ use ginlab::report::{Column, Row};
 use serde::{Deserialize, Serialize};
 
 /// Case that a row sums up.
-pub const OF: Column = Column::chosen("of_case", "", "Case that a row of the case `node` or `job` summarizes");
+pub const OF: Column = Column::chosen("summarized_case", "", "Case that a row of the case `node` or `job` summarizes");
 /// Node that a row sums up.
 pub const NODE: Column = Column::chosen("node", "", "Node that a row of the case `node` summarizes");
 /// Number of ranks that sent.
@@ -111,7 +111,7 @@ pub fn sums(base: &Row, senders: &[RankContribution], line: Option<u64>, of_rank
 /// Returns the sum of `senders`: a row of `node`, or of the job if `node` is `None`.
 fn sum(base: &Row, node: Option<String>, senders: &[&RankContribution], line: Option<u64>) -> (Row, Vec<f64>) {
     let mut row = base.clone();
-    (row.baseline, row.baseline_ratio, row.wrong, row.time_us_p99) = (None, None, None, None);
+    (row.baseline, row.baseline_ratio, row.wrong_bytes, row.time_us_p99) = (None, None, None, None);
     for column in &COLD {
         row.set(column, None::<f64>);
     }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn node_rate_is_limited_by_slowest_sender() {
         let mut base = Row::new("proxy", "cpu-write", "cpu", "model:p5");
-        base.wrong = Some(0);
+        base.wrong_bytes = Some(0);
         // 1 MB in 100 us is 80 Gb/s, in 125 us 64 Gb/s. The slower sender of each repeat determines the time. Each has
         // 200 Gb/s of line rate.
         let equal = [1_000_000, 1_000_000];
@@ -166,10 +166,10 @@ mod tests {
         // Both rails carry equal shares of the bytes, so the rail that was busy for 250 us is the slowest.
         assert_eq!((number("rail_gbits_s_min"), number("rail_gbits_s_max")), (32.0, 80.0));
         assert_eq!(
-            (row.case.as_str(), row.own("of_case").text(), row.own("node").text()),
+            (row.case.as_str(), row.own("summarized_case").text(), row.own("node").text()),
             ("node", Some("cpu-write"), Some("a"))
         );
-        assert_eq!((number("senders"), row.wrong), (2.0, None));
+        assert_eq!((number("senders"), row.wrong_bytes), (2.0, None));
     }
 
     #[test]

@@ -45,12 +45,14 @@ pub trait Experiment: Sized {
     /// used.
     async fn tuple(&mut self, tuple: &Self::Config, ranks: &mut Bootstrap) -> Result<Rows, Failure>;
 
-    /// Unit of the number of errors in a row.
-    const WRONG: &'static str = "bytes";
-
     /// Returns a noun for the erroneous objects, for messages: `writes`, `echoes`.
     fn what(row: &Row) -> String {
         row.case.clone()
+    }
+
+    /// Returns the failure that a row shows, which ends the run with exit code 1.
+    fn failure(row: &Row) -> Option<Failure> {
+        wrong_data(row, Self::what)
     }
 
     /// Finishes a successful run. Called while the other ranks are still connected.
@@ -188,7 +190,7 @@ async fn rank<E: Experiment>(
             if !judges {
                 continue;
             }
-            wrong = wrong.take().or_else(|| wrong_data(&rows, E::WRONG, E::what));
+            wrong = wrong.take().or_else(|| rows.iter().find_map(|(row, _)| E::failure(row)));
             match &mut output {
                 Some(output) => {
                     output.rows(&rows)?;
@@ -234,13 +236,12 @@ fn doubt_slow_cards(rows: &mut Rows, before: Option<Duration>, ranks: &mut Boots
     Ok(())
 }
 
-/// Returns a failure for the first row whose verification found errors. `unit` is that of their number, and `what`
-/// returns what they were found in.
-pub fn wrong_data(rows: &Rows, unit: &str, what: impl Fn(&Row) -> String) -> Option<Failure> {
-    let (row, wrong) = rows.iter().find_map(|(row, _)| Some((row, row.wrong.filter(|wrong| *wrong > 0)?)))?;
+/// Returns a failure if the row's verification found wrong bytes. `what` returns what they were found in.
+pub fn wrong_data(row: &Row, what: impl Fn(&Row) -> String) -> Option<Failure> {
+    let wrong = row.wrong_bytes.filter(|wrong| *wrong > 0)?;
     let size = row.size_bytes.map(|bytes| format!(" of {bytes} B")).unwrap_or_default();
     let fabric = if row.fabric.is_empty() { String::new() } else { format!(" ({})", row.fabric) };
-    let text = format!("verification failed: {wrong} wrong {unit} in {}{size}{fabric}", what(row));
+    let text = format!("verification failed: {wrong} wrong bytes in {}{size}{fabric}", what(row));
     Some(Failure::WrongData(text))
 }
 

@@ -34,8 +34,8 @@ pub trait Bench {
     /// Subject of one row, such as a mode of a kernel or a baseline.
     type Case: Copy + PartialEq;
 
-    /// Fills the destination with a wrong pattern and runs a case. Returns the number of errors that this rank found.
-    /// `None` if it compared nothing.
+    /// Fills the destination with a wrong pattern and runs a case. Returns the number of wrong bytes that this rank
+    /// found. `None` if it compared nothing.
     async fn verify(&mut self, _: Self::Case, _: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         Ok(None)
     }
@@ -339,7 +339,7 @@ mod tests {
         };
         let rows = results.rows(row, |case| if case == 'w' { vec!['x', 'n'] } else { Vec::new() });
         // The case without times has no row, and the baseline that was not measured is skipped.
-        let text = |row: &Row| (row.case.clone(), row.wrong, row.baseline.clone(), row.repeats);
+        let text = |row: &Row| (row.case.clone(), row.wrong_bytes, row.baseline.clone(), row.repeats);
         assert_eq!(text(&rows[0].0), ("n".into(), None, None, Some(2)));
         assert_eq!(text(&rows[1].0), ("w".into(), Some(0), Some("n".into()), Some(2)));
         assert_eq!((rows.len(), &rows[0].1[..], &rows[1].1[..]), (2, &[6.0, 9.0][..], &[7.0, 10.0][..]));
@@ -372,8 +372,8 @@ mod tests {
         measured.fill(&mut row, 7000, 2);
         measured.count(&mut row, 1);
         assert_eq!((measured.times(), measured.senders()), (vec![2.0, 4.0], 2));
-        assert_eq!((row.time_us_p50, row.rate_mops, row.wrong), (Some(3.0), Some(2.0 / 3.0), Some(7)));
-        assert_eq!((row.status.to_string(), row.own("again").number()), ("failed: wrong bytes".into(), Some(6.0)));
+        assert_eq!((row.time_us_p50, row.rate_mops, row.wrong_bytes), (Some(3.0), Some(2.0 / 3.0), Some(7)));
+        assert_eq!((row.status.to_string(), row.own("eagain").number()), ("failed: wrong bytes".into(), Some(6.0)));
         assert_eq!(row.own("rail_bytes").list(), Some(vec![24]));
         CaseResults(vec![RankResult { rail_bytes: vec![0], ..RankResult::default() }]).count(&mut row, 1);
         assert_eq!(row.own("rail_bytes").list(), None);

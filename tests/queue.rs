@@ -15,7 +15,7 @@ fn rows(arguments: &[&str]) -> Vec<(String, String, String)> {
     let mut reader = csv::Reader::from_reader(output.stdout.as_slice());
     let columns = reader.headers().unwrap().clone();
     let at = |name: &str| columns.iter().position(|column| column == name).unwrap();
-    let (case, status, wrong) = (at("case"), at("status"), at("wrong"));
+    let (case, status, wrong) = (at("case"), at("status"), at("wrong_bytes"));
     reader.records().map(Result::unwrap).map(|row| (row[case].into(), row[status].into(), row[wrong].into())).collect()
 }
 

@@ -365,7 +365,7 @@ impl Bench for Sides<'_> {
             _ => None,
         };
         outcome.heard = found.as_ref().and_then(|found| found.heard);
-        Ok(found.map(|found| found.wrong + wrong))
+        Ok(found.map(|found| (found.wrong + wrong) * tuple.element.bytes()))
     }
 
     fn prepare(&mut self, _: Side) -> Result<(), Failure> {

@@ -145,8 +145,6 @@ impl Experiment for Collectives {
         ..About::new("collective", "Measure collectives from kernels over NVLink and rails, compared with NCCL")
     };
 
-    const WRONG: &'static str = "numbers";
-
     fn plan(args: &mut CollectiveArgs) -> Result<Plan<CollectiveConfig>, Failure> {
         let tuples = tuples(args)?;
         let fingerprint = vec![

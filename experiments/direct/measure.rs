@@ -182,7 +182,7 @@ fn card(
     Ok((card, table))
 }
 
-/// Runs a verification pass. Returns the number of puts whose bytes are not at the destination.
+/// Runs a verification pass. Returns the number of wrong bytes at the destination.
 fn verify(direct: &DirectExperiment, tuple: &DirectConfig, memory: &Memory, case: DirectCase) -> Result<u64, Failure> {
     let bytes = memory.source.bytes();
     memory.destination.write(0, &vec![0xa5u8; bytes])?;
@@ -194,12 +194,13 @@ fn verify(direct: &DirectExperiment, tuple: &DirectConfig, memory: &Memory, case
     let mut found = vec![0u8; bytes];
     memory.destination.read(0, &mut found)?;
     let slots = u64::from(tuple.grid) * u64::from(tuple.block) * u64::from(VERIFIED);
-    let is_wrong = |slot: &u64| {
+    let wrong = |slot: u64| {
         let offset = slot * u64::from(stride(tuple));
         let seed = slot_seed(args.seed, offset);
-        (0..u64::from(tuple.bytes)).any(|byte| found[(offset + byte) as usize] != pattern::byte(seed, byte))
+        let differs = |byte: &u64| found[(offset + byte) as usize] != pattern::byte(seed, *byte);
+        (0..u64::from(tuple.bytes)).filter(differs).count() as u64
     };
-    Ok((0..slots).filter(is_wrong).count() as u64)
+    Ok((0..slots).map(wrong).sum())
 }
 
 fn put_args(

@@ -121,8 +121,6 @@ impl Experiment for DirectExperiment {
         measure::measure(self, tuple, ranks).await
     }
 
-    const WRONG: &'static str = "puts";
-
     fn what(row: &Row) -> String {
         let (grid, block) = (row.grid.unwrap_or_default(), row.block.unwrap_or_default());
         format!("{} by {grid} x {block}", row.case)

@@ -57,7 +57,9 @@ pub async fn run(
             let rows = measure(plan, *bytes, &opened, peer, &mut socket).await?;
             output.rows(&rows)?;
             output.step();
-            if let Some(failure) = wrong_data(&rows, "bytes", |row| format!("{} echoes", row.case)) {
+            if let Some(failure) =
+                rows.iter().find_map(|(row, _)| wrong_data(row, |row| format!("{} echoes", row.case)))
+            {
                 return Err(failure);
             }
         }
@@ -102,7 +104,7 @@ async fn measure(
     }
     let row = |case: &str, fabric: &str, times: &[f64], wrong: u64| {
         let mut row = Row::new("echo", case, "cpu", fabric);
-        (row.ranks, row.size_bytes, row.wrong) = (2, Some(bytes), Some(wrong));
+        (row.ranks, row.size_bytes, row.wrong_bytes) = (2, Some(bytes), Some(wrong));
         row.iterations = Some(1);
         row.times(times).tail(times);
         row

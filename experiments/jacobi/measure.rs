@@ -153,7 +153,8 @@ impl Bench for Jacobi {
     async fn verify(&mut self, tuple: JacobiConfig, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         let exchanged = self.wrong_rows(&tuple, ranks)?;
         let ran = Jacobi::run(self, &tuple, false, ranks)?;
-        Ok(Some(self.wrong(&tuple, &ran)? + exchanged.unwrap_or(0)))
+        let points = self.wrong(&tuple, &ran)? + exchanged.unwrap_or(0);
+        Ok(Some(points * size_of::<f32>() as u64))
     }
 
     fn is_warm(&self, _: JacobiConfig) -> bool {

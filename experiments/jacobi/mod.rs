@@ -71,8 +71,6 @@ impl Experiment for Jacobi {
         ..About::new("jacobi", "Run a Jacobi stencil and measure the exchange of boundary rows")
     };
 
-    const WRONG: &'static str = "points";
-
     fn plan(args: &mut JacobiArgs) -> Result<Plan<JacobiConfig>, Failure> {
         // The defaults depend on the device, which is not known yet. The options are parsed now to report errors early.
         let planned = tuples(args, ON_GPU)?;

@@ -210,7 +210,7 @@ impl Experiment for All2AllModel {
             CEILING,
             CEILING_PCT.shown("ceil", 5),
         ],
-        without: &["grid", "wrong"],
+        without: &["grid", "wrong_bytes"],
         headlines: &[Headline::most("modelled all-to-all, most bandwidth of a GPU", "bandwidth_gbytes_s", &[])],
         plots: &[
             Plot::BANDWIDTH,

@@ -126,7 +126,7 @@ impl Experiment for JacobiModel {
             "line_rate_pct",
             "baseline",
             "baseline_ratio",
-            "wrong",
+            "wrong_bytes",
         ],
         headlines: &[],
         plots: &[Plot {

@@ -186,7 +186,7 @@ impl Experiment for MoeModel {
             "line_rate_pct",
             "baseline",
             "baseline_ratio",
-            "wrong",
+            "wrong_bytes",
         ],
         headlines: &[],
         plots: &[Plot {

@@ -41,7 +41,7 @@ pub struct QueueCase<'a, const WORDS: usize> {
     pub queues: KernelQueues,
     /// Pushes of each producer.
     pub pushes: u32,
-    /// Errors of all passes: elements are always counted and summed.
+    /// Number of wrong elements of all passes. Elements are always counted and summed.
     pub wrong: u64,
 }
 
@@ -58,6 +58,11 @@ impl<'a, const WORDS: usize> QueueCase<'a, WORDS> {
         let most = (MOST_ELEMENTS / 4 / bench.producers()).clamp(1, 200_000) as u32;
         let pushes = if matches!(kind, QueueCaseKind::Stores) { most } else { 1 };
         Ok(QueueCase { kind, algorithm, mode, consumers, queues, pushes, wrong: 0 })
+    }
+
+    /// Returns the number of bytes of the wrong elements.
+    pub fn wrong_bytes(&self) -> u64 {
+        8 * WORDS as u64 * self.wrong
     }
 
     pub fn is_queue(&self) -> bool {

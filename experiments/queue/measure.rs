@@ -162,7 +162,7 @@ impl QueueBench<'_> {
         let mut rows = results.rows(row, |number| cases.baselines(number));
         for (case, (row, times)) in cases.all.iter_mut().zip(&mut rows).filter(|(case, _)| case.is_queue()) {
             self.watch(case, &cases.results, row)?;
-            row.wrong = Some(case.wrong);
+            row.wrong_bytes = Some(case.wrong_bytes());
             if case.wrong > 0 {
                 row.status = RowStatus::Failed(format!("{} elements lost, doubled, torn or out of order", case.wrong));
             }
@@ -351,7 +351,7 @@ impl<const WORDS: usize> series::Bench for Cases<'_, WORDS> {
             return Ok(None);
         }
         case.wrong += self.bench.run(case, case.pushes, Some(producers), None, &self.results)?.taken.wrong;
-        Ok(Some(case.wrong))
+        Ok(Some(case.wrong_bytes()))
     }
 
     fn is_warm(&self, number: usize) -> bool {

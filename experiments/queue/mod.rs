@@ -209,8 +209,6 @@ impl Experiment for QueueExperiment {
         Ok(rows)
     }
 
-    const WRONG: &'static str = "elements";
-
     fn what(row: &Row) -> String {
         format!("{} over {} memory", row.case, row.memory.as_deref().unwrap_or_default())
     }

@@ -117,7 +117,7 @@ impl Experiment for Replay {
             "line_rate_pct",
             "baseline",
             "baseline_ratio",
-            "wrong",
+            "wrong_bytes",
         ],
         headlines: &[],
         plots: &[Plot {

@@ -164,7 +164,7 @@ async fn visit(args: &JoinArgs, bytes: u64, token: &str) -> Result<(), Failure> 
             let counters = flow.counters();
             row.set(&WINDOW, window).set(&RAIL_BYTES, counters.rail_bytes).set(&AGAIN, counters.again);
             let verified = if right {
-                row.wrong = Some(0);
+                row.wrong_bytes = Some(0);
                 Ok(())
             } else {
                 let text = format!(

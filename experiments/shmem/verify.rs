@@ -125,8 +125,8 @@ struct Before {
 }
 
 impl Shmem {
-    /// Runs the verified pass. Returns the number of errors on this PE: wrong bytes, or missing or additional signals
-    /// and atomics. `None` if nothing was compared here.
+    /// Runs the verified pass. Returns the number of wrong bytes on this PE, of which each missing or additional signal
+    /// or atomic counts as 8. `None` if nothing was compared here.
     pub(super) fn verify(
         &mut self,
         tuple: &ShmemConfig,
@@ -239,7 +239,8 @@ impl Shmem {
     ) -> Result<Option<u64>, Failure> {
         let turns = u64::from(pass.iterations);
         let answers = part.pairs && !part.begins;
-        let missing = |found: u64, wanted: u64| Some(found.abs_diff(wanted));
+        // A missing or additional increment counts as a wrong word.
+        let missing = |found: u64, wanted: u64| Some(8 * found.abs_diff(wanted));
         Ok(match pass.case {
             ShmemCase::PLatency if answers => Some(self.wrong_words(pass, part)?),
             ShmemCase::AtomicLatency if answers => {
@@ -251,7 +252,7 @@ impl Shmem {
             ShmemCase::PutSignalBandwidth if answers => {
                 // Includes signals of earlier launches, which no kernel has waited for.
                 let signals = self.settled(self.signal.at(1), self.streamed)?.abs_diff(self.streamed);
-                Some(signals + self.wrong_bytes(pass, part, slots)?)
+                Some(8 * signals + self.wrong_bytes(pass, part, slots)?)
             }
             ShmemCase::PutLatencyLoaded if answers => {
                 Some(self.wrong_words(pass, part)? + self.wrong_bytes(pass, part, slots)?)

@@ -56,8 +56,8 @@ pub struct SoakArgs {
     #[arg(long, default_value_t = 1, value_name = "N")]
     first: u64,
     /// Stop at the first seed that fails
-    #[arg(long)]
-    stop: bool,
+    #[arg(long, alias = "stop")]
+    fail_fast: bool,
     /// Time after which a program is killed and its seed fails, in seconds. Experiments have --timeout
     #[arg(long, default_value = "600", value_name = "SECONDS", value_parser = seconds())]
     limit: Duration,
@@ -70,8 +70,9 @@ pub struct SoakArgs {
 }
 
 const SEEDS: Column = Column::measured("seeds", "", "Number of seeds that were run").shown("seeds", 8);
+const FAILED: Column = Column::measured("failed_seeds", "", "Number of seeds whose run failed").shown("failed", 8);
 const FIRST_FAILED: Column =
-    Column::measured("first_failed_seed", "", "First seed whose run failed; empty if none did").shown("failed", 8);
+    Column::measured("first_failed_seed", "", "First seed whose run failed; empty if none did").shown("first", 8);
 const COMMAND: Column =
     Column::chosen("command", "", "Command line of each seed; for random programs, the options that select the seeds");
 const FAULTS: Column = Column::measured(
@@ -196,7 +197,7 @@ impl Experiment for Soak {
     type Config = ();
 
     const ABOUT: About = About {
-        columns: &[SEEDS, FIRST_FAILED, FAULTS, COMMAND],
+        columns: &[SEEDS, FAILED, FIRST_FAILED, FAULTS, COMMAND],
         without: &[
             "size_bytes",
             "mode",
@@ -206,12 +207,11 @@ impl Experiment for Soak {
             "rate_mops",
             "line_rate_pct",
             "baseline",
+            "wrong_bytes",
             "time_us_p99",
         ],
         ..About::new("soak", "Run an experiment for each of many seeds and count the failures")
     };
-
-    const WRONG: &'static str = "seeds";
 
     fn plan(args: &mut SoakArgs) -> Result<Plan<()>, Failure> {
         args.check()?;
@@ -237,6 +237,13 @@ impl Experiment for Soak {
         args.write_junit(&cases)?;
         ended?;
         Ok(tallies.into_iter().map(|(name, tally)| args.row(&name, tally)).collect())
+    }
+
+    fn failure(row: &Row) -> Option<Failure> {
+        let number = |column: &Column| row.own(column.name).number();
+        let failed = number(&FAILED).filter(|failed| *failed > 0.0)?;
+        let seeds = number(&SEEDS).unwrap_or_default();
+        Some(Failure::WrongData(format!("{failed} of {seeds} seeds failed in {}", row.case)))
     }
 }
 
@@ -285,7 +292,7 @@ impl SoakArgs {
             if self.junit.is_some() {
                 cases.push(SeedResult { seed, command, seconds: took, failure });
             }
-            if self.stop && failed {
+            if self.fail_fast && failed {
                 break;
             }
         }
@@ -336,7 +343,7 @@ impl SoakArgs {
         row.set(&SEEDS, times.len() as u64).set(&FIRST_FAILED, first_failed).set(&COMMAND, self.command());
         row.set(&FAULTS, faults);
         timed(&mut row, &times, 0, 1);
-        row.wrong = Some(failed);
+        row.set(&FAILED, failed);
         if failed > 0 {
             row.status = RowStatus::Failed(format!("{failed} of {} seeds", times.len()));
         }
@@ -355,7 +362,7 @@ mod tests {
             random: words.is_empty(),
             hours: None,
             first: 3,
-            stop: false,
+            fail_fast: false,
             limit: Duration::from_secs(1),
             junit: None,
             words: words.split_whitespace().map(str::to_owned).collect(),

@@ -9,7 +9,7 @@ use super::column::{Column, Value};
 use ginlab_base::stats::{Micros, Summary};
 
 /// Version of the row's columns and of the JSON document. Must be raised if a column changes its meaning or is removed.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// Outcome of the measurement of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -125,8 +125,8 @@ row! {
     baseline: Option<String>,
     measured "" /// The baseline's time divided by this row's, median over repeats; above 1 is faster than the baseline.
     baseline_ratio: Option<f64>,
-    measured "" /// Number of wrong bytes found by verification; empty if nothing was verified.
-    wrong: Option<u64>,
+    measured "B" /// Number of wrong bytes found by verification; empty if nothing was verified.
+    wrong_bytes: Option<u64>,
     measured "" /// Outcome of the measurement: `ok`, `failed: why`, `skipped: why`.
     status: RowStatus,
     measured "us" /// Maximum time.
@@ -222,7 +222,7 @@ impl Row {
     /// Sets the number of wrong bytes that verification found; `None` if no verification took place. The row fails if
     /// there are any.
     pub fn verified(&mut self, wrong: Option<u64>) -> &mut Self {
-        self.wrong = wrong;
+        self.wrong_bytes = wrong;
         if wrong.is_some_and(|wrong| wrong > 0) {
             self.status = RowStatus::Failed("wrong bytes".into());
         }
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn columns_are_fixed() {
         let names: Vec<&str> = Row::COMMON.iter().map(|column| column.name).collect();
-        insta::assert_snapshot!(names.join(", "), @"schema, experiment, case, device, fabric, ranks, rails, strategy, mode, memory, size_bytes, grid, block, iterations, time_us_min, time_us_p50, time_us_p99, bandwidth_gbytes_s, rate_mops, line_rate_pct, baseline, baseline_ratio, wrong, status, time_us_max, cv_pct, repeats, bandwidth_gbits_s, suspect");
+        insta::assert_snapshot!(names.join(", "), @"schema, experiment, case, device, fabric, ranks, rails, strategy, mode, memory, size_bytes, grid, block, iterations, time_us_min, time_us_p50, time_us_p99, bandwidth_gbytes_s, rate_mops, line_rate_pct, baseline, baseline_ratio, wrong_bytes, status, time_us_max, cv_pct, repeats, bandwidth_gbits_s, suspect");
         assert!(Row::COMMON.iter().all(|column| !column.meaning.is_empty()));
         assert_eq!(Row::new("e", "c", "d", "f").values(&[]).len(), names.len());
     }
@@ -311,7 +311,7 @@ mod tests {
             let mut row = Row::new("e", "c,\"x\"", "d", "f");
             row.status = RowStatus::Failed(why);
             row.time_us_p50 = Some(time);
-            row.wrong = wrong;
+            row.wrong_bytes = wrong;
             row.set(&OWN[0], rails.clone()).set(&OWN[1], fill).set(&OWN[2], time);
             let written = |row: &Row| row.values(&OWN).iter().map(Value::as_written).collect::<Vec<_>>();
             let names = Row::COMMON.iter().chain(&OWN).map(|column| column.name);

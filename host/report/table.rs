@@ -74,7 +74,9 @@ const MEASURED: [Shown; 7] = [
     right("baseline_ratio", "base", "%", 5, |row, shown| {
         figure(row.baseline_ratio.map(|ratio| 100.0 * ratio), shown.width)
     }),
-    right("wrong", "wrong", "bytes", 5, |row, _| row.wrong.map(|wrong| wrong.to_string()).unwrap_or_default()),
+    right("wrong_bytes", "wrong", "bytes", 5, |row, _| {
+        row.wrong_bytes.map(|wrong| wrong.to_string()).unwrap_or_default()
+    }),
     left("status", "status", "", 6, |row, _| match &row.suspect {
         Some(why) => format!("{}, suspect: {why}", row.status),
         None => row.status.to_string(),
@@ -137,7 +139,7 @@ impl<W: Write> Table<W> {
         }
         let color = match (&row.status, &row.suspect) {
             (RowStatus::Failed(_), _) => RED,
-            _ if row.wrong.is_some_and(|wrong| wrong > 0) => RED,
+            _ if row.wrong_bytes.is_some_and(|wrong| wrong > 0) => RED,
             (RowStatus::Skipped(_), _) | (_, Some(_)) => YELLOW,
             _ => "",
         };

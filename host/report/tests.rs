@@ -5,7 +5,7 @@ use super::*;
 const OWN: [Column; 3] = [
     Column::measured("post_us_p50", "us", "posting").shown("post", 7),
     Column::measured("rail_bytes", "B", "bytes per rail"),
-    Column::measured("again", "", "refused posts"),
+    Column::measured("eagain", "", "refused posts"),
 ];
 const ABOUT: About = About { columns: &OWN, ..About::new("proxy", "puts") };
 
@@ -25,7 +25,7 @@ pub(super) fn rows() -> Vec<Row> {
     put.set(&OWN[0], 1.0 / 3.0);
     put.baseline = Some("cpu-write".into());
     put.baseline_ratio = Some(0.9512345678);
-    put.wrong = Some(0);
+    put.wrong_bytes = Some(0);
     put.set(&OWN[1], vec![1024, 1024, 1024, 1024]).set(&OWN[2], 0u64);
     let mut failed = Row::new("proxy", "put", "gpu:NVIDIA H200", "model:p5");
     failed.ranks = 2;
@@ -34,7 +34,7 @@ pub(super) fn rows() -> Vec<Row> {
     failed.block = Some(1024);
     failed.mode = Some("quiet-every=16".into());
     failed.time_us_p50 = Some(f64::NAN);
-    failed.wrong = Some(3);
+    failed.wrong_bytes = Some(3);
     failed.status = RowStatus::Failed("peer 1, \"rail 0\":\nconnection reset, again".into());
     let mut suspect = Row::new("proxy", "cpu-write", "gpu:NVIDIA H200", "model:p5");
     suspect.ranks = 2;
@@ -75,11 +75,11 @@ fn our_own_csv_reads_back() {
     sink.finish().unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     insta::assert_snapshot!(text, @r#"
-    schema,experiment,case,device,fabric,ranks,rails,strategy,mode,memory,size_bytes,grid,block,iterations,time_us_min,time_us_p50,time_us_p99,bandwidth_gbytes_s,rate_mops,line_rate_pct,baseline,baseline_ratio,wrong,status,time_us_max,cv_pct,repeats,bandwidth_gbits_s,suspect,post_us_p50,rail_bytes,again
-    1,proxy,put,emulated,tcp;ofi_rxm,2,4,round-robin,nbi,pinned,4096,1,32,20,10.0,11.0,12.5,11.9156,2.90909,,cpu-write,0.951235,0,ok,12.5,11.2684,3,95.3251,,0.333333,1024;1024;1024;1024,0
-    1,proxy,put,gpu:NVIDIA H200,model:p5,2,,,quiet-every=16,,1048576,132,1024,,,,,,,,,,3,"failed: peer 1, ""rail 0"": connection reset, again",,,,,,,,
-    1,proxy,cpu-write,gpu:NVIDIA H200,model:p5,2,,,,,,,,,,,,60.0,,,,,,ok,,,,,above the physical ceiling of 50 GB/s,,,
-    1,proxy,put,gpu:NVIDIA H200,model:p5,2,,,,,,,,,,,,,,,,,,skipped: one rail only,,,,,,,,
+    schema,experiment,case,device,fabric,ranks,rails,strategy,mode,memory,size_bytes,grid,block,iterations,time_us_min,time_us_p50,time_us_p99,bandwidth_gbytes_s,rate_mops,line_rate_pct,baseline,baseline_ratio,wrong_bytes,status,time_us_max,cv_pct,repeats,bandwidth_gbits_s,suspect,post_us_p50,rail_bytes,eagain
+    2,proxy,put,emulated,tcp;ofi_rxm,2,4,round-robin,nbi,pinned,4096,1,32,20,10.0,11.0,12.5,11.9156,2.90909,,cpu-write,0.951235,0,ok,12.5,11.2684,3,95.3251,,0.333333,1024;1024;1024;1024,0
+    2,proxy,put,gpu:NVIDIA H200,model:p5,2,,,quiet-every=16,,1048576,132,1024,,,,,,,,,,3,"failed: peer 1, ""rail 0"": connection reset, again",,,,,,,,
+    2,proxy,cpu-write,gpu:NVIDIA H200,model:p5,2,,,,,,,,,,,,60.0,,,,,,ok,,,,,above the physical ceiling of 50 GB/s,,,
+    2,proxy,put,gpu:NVIDIA H200,model:p5,2,,,,,,,,,,,,,,,,,,skipped: one rail only,,,,,,,,
     "#);
     let back: Vec<Row> = ::csv::Reader::from_path(&path).unwrap().deserialize().map(Result::unwrap).collect();
     assert_eq!(written(&back), written(&rows()));
@@ -136,7 +136,7 @@ fn our_own_json_reads_back() {
     let text = std::fs::read_to_string(&path).unwrap();
     insta::assert_snapshot!(text, @r#"
     {
-      "schema": 1,
+      "schema": 2,
       "complete": true,
       "header": {
         "ginlab": "0.1.0",
@@ -173,10 +173,10 @@ fn our_own_json_reads_back() {
         ]
       },
       "rows": [
-        {"schema":1,"experiment":"proxy","case":"put","device":"emulated","fabric":"tcp;ofi_rxm","ranks":2,"rails":4,"strategy":"round-robin","mode":"nbi","memory":"pinned","size_bytes":4096,"grid":1,"block":32,"iterations":20,"time_us_min":10.0,"time_us_p50":11.0,"time_us_p99":12.5,"bandwidth_gbytes_s":11.9156,"rate_mops":2.90909,"line_rate_pct":null,"baseline":"cpu-write","baseline_ratio":0.951235,"wrong":0,"status":"ok","time_us_max":12.5,"cv_pct":11.2684,"repeats":3,"bandwidth_gbits_s":95.3251,"suspect":null,"post_us_p50":0.333333,"rail_bytes":"1024;1024;1024;1024","again":0,"samples_us":[10.0,0.333333,null]},
-        {"schema":1,"experiment":"proxy","case":"put","device":"gpu:NVIDIA H200","fabric":"model:p5","ranks":2,"rails":null,"strategy":null,"mode":"quiet-every=16","memory":null,"size_bytes":1048576,"grid":132,"block":1024,"iterations":null,"time_us_min":null,"time_us_p50":null,"time_us_p99":null,"bandwidth_gbytes_s":null,"rate_mops":null,"line_rate_pct":null,"baseline":null,"baseline_ratio":null,"wrong":3,"status":"failed: peer 1, \"rail 0\": connection reset, again","time_us_max":null,"cv_pct":null,"repeats":null,"bandwidth_gbits_s":null,"suspect":null,"post_us_p50":null,"rail_bytes":null,"again":null,"samples_us":[10.0,0.333333,null]},
-        {"schema":1,"experiment":"proxy","case":"cpu-write","device":"gpu:NVIDIA H200","fabric":"model:p5","ranks":2,"rails":null,"strategy":null,"mode":null,"memory":null,"size_bytes":null,"grid":null,"block":null,"iterations":null,"time_us_min":null,"time_us_p50":null,"time_us_p99":null,"bandwidth_gbytes_s":60.0,"rate_mops":null,"line_rate_pct":null,"baseline":null,"baseline_ratio":null,"wrong":null,"status":"ok","time_us_max":null,"cv_pct":null,"repeats":null,"bandwidth_gbits_s":null,"suspect":"above the physical ceiling of 50 GB/s","post_us_p50":null,"rail_bytes":null,"again":null,"samples_us":[10.0,0.333333,null]},
-        {"schema":1,"experiment":"proxy","case":"put","device":"gpu:NVIDIA H200","fabric":"model:p5","ranks":2,"rails":null,"strategy":null,"mode":null,"memory":null,"size_bytes":null,"grid":null,"block":null,"iterations":null,"time_us_min":null,"time_us_p50":null,"time_us_p99":null,"bandwidth_gbytes_s":null,"rate_mops":null,"line_rate_pct":null,"baseline":null,"baseline_ratio":null,"wrong":null,"status":"skipped: one rail only","time_us_max":null,"cv_pct":null,"repeats":null,"bandwidth_gbits_s":null,"suspect":null,"post_us_p50":null,"rail_bytes":null,"again":null,"samples_us":[10.0,0.333333,null]}
+        {"schema":2,"experiment":"proxy","case":"put","device":"emulated","fabric":"tcp;ofi_rxm","ranks":2,"rails":4,"strategy":"round-robin","mode":"nbi","memory":"pinned","size_bytes":4096,"grid":1,"block":32,"iterations":20,"time_us_min":10.0,"time_us_p50":11.0,"time_us_p99":12.5,"bandwidth_gbytes_s":11.9156,"rate_mops":2.90909,"line_rate_pct":null,"baseline":"cpu-write","baseline_ratio":0.951235,"wrong_bytes":0,"status":"ok","time_us_max":12.5,"cv_pct":11.2684,"repeats":3,"bandwidth_gbits_s":95.3251,"suspect":null,"post_us_p50":0.333333,"rail_bytes":"1024;1024;1024;1024","eagain":0,"samples_us":[10.0,0.333333,null]},
+        {"schema":2,"experiment":"proxy","case":"put","device":"gpu:NVIDIA H200","fabric":"model:p5","ranks":2,"rails":null,"strategy":null,"mode":"quiet-every=16","memory":null,"size_bytes":1048576,"grid":132,"block":1024,"iterations":null,"time_us_min":null,"time_us_p50":null,"time_us_p99":null,"bandwidth_gbytes_s":null,"rate_mops":null,"line_rate_pct":null,"baseline":null,"baseline_ratio":null,"wrong_bytes":3,"status":"failed: peer 1, \"rail 0\": connection reset, again","time_us_max":null,"cv_pct":null,"repeats":null,"bandwidth_gbits_s":null,"suspect":null,"post_us_p50":null,"rail_bytes":null,"eagain":null,"samples_us":[10.0,0.333333,null]},
+        {"schema":2,"experiment":"proxy","case":"cpu-write","device":"gpu:NVIDIA H200","fabric":"model:p5","ranks":2,"rails":null,"strategy":null,"mode":null,"memory":null,"size_bytes":null,"grid":null,"block":null,"iterations":null,"time_us_min":null,"time_us_p50":null,"time_us_p99":null,"bandwidth_gbytes_s":60.0,"rate_mops":null,"line_rate_pct":null,"baseline":null,"baseline_ratio":null,"wrong_bytes":null,"status":"ok","time_us_max":null,"cv_pct":null,"repeats":null,"bandwidth_gbits_s":null,"suspect":"above the physical ceiling of 50 GB/s","post_us_p50":null,"rail_bytes":null,"eagain":null,"samples_us":[10.0,0.333333,null]},
+        {"schema":2,"experiment":"proxy","case":"put","device":"gpu:NVIDIA H200","fabric":"model:p5","ranks":2,"rails":null,"strategy":null,"mode":null,"memory":null,"size_bytes":null,"grid":null,"block":null,"iterations":null,"time_us_min":null,"time_us_p50":null,"time_us_p99":null,"bandwidth_gbytes_s":null,"rate_mops":null,"line_rate_pct":null,"baseline":null,"baseline_ratio":null,"wrong_bytes":null,"status":"skipped: one rail only","time_us_max":null,"cv_pct":null,"repeats":null,"bandwidth_gbits_s":null,"suspect":null,"post_us_p50":null,"rail_bytes":null,"eagain":null,"samples_us":[10.0,0.333333,null]}
       ]
     }
     "#);

@@ -24,7 +24,7 @@ def main() -> None:
     line = "shmem -d emulated --np 2 --path rails --cases message-ping-pong -b 64 -e 64 -n 20 -r 2".split()
     for provider in ["shared", "model:p5", "worst:seed=7"]:
         row = ginlab.run([*line, "-p", provider])[0]
-        assert row["wrong"] == 0, row
+        assert row["wrong_bytes"] == 0, row
         print(f"{row['case']} over {row['fabric']}: {row['time_us_p50']} us")
     # libfabric is absent here, which one line explains.
     text = failure(["proxy", "-p", "tcp", "-b", "64", "-e", "64"])

@@ -30,7 +30,7 @@ PROXY = "proxy -d emulated -p null --cases put -b 64 -e 64 -n 4 -w 0 -r 2 --mode
 class Runs(unittest.TestCase):
     def test_rows_are_typed_and_have_the_header(self) -> None:
         rows = ginlab.run(PROXY)
-        self.assertEqual([(row["case"], row["size_bytes"], row["wrong"]) for row in rows][-1], ("put", 64, 0))
+        self.assertEqual([(row["case"], row["size_bytes"], row["wrong_bytes"]) for row in rows][-1], ("put", 64, 0))
         row = rows[-1]
         self.assertIsInstance(row["time_us_p50"], float)
         self.assertIs(row["fill"], True)
@@ -43,7 +43,7 @@ class Runs(unittest.TestCase):
             ginlab.run([*PROXY, "--window", "4", "--fault", "corrupt=3"])
         self.assertEqual(caught.exception.exit_code, 1)
         assert caught.exception.rows is not None
-        self.assertEqual(caught.exception.rows[-1]["wrong"], 1)
+        self.assertEqual(caught.exception.rows[-1]["wrong_bytes"], 1)
 
     def test_invalid_calls_say_what_to_use(self) -> None:
         for words, text in [
@@ -65,7 +65,7 @@ class Runs(unittest.TestCase):
     def test_options_after_the_separator_belong_to_the_other_command(self) -> None:
         line = [*PROXY, "--seed", "{seed}"]
         rows = ginlab.run(["soak", "--seeds", "2", "--", *line])
-        self.assertEqual((len(rows), rows[0]["seeds"], rows[0]["wrong"]), (1, 2, 0))
+        self.assertEqual((len(rows), rows[0]["seeds"], rows[0]["failed_seeds"]), (1, 2, 0))
 
 
 class Environments(unittest.TestCase):

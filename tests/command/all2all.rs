@@ -89,7 +89,10 @@ fn single_wrong_byte_is_detected() {
     let done = run(ginlab("all2all -d emulated -p tcp --np 3 --rails 2 -b 101 -e 101 -n 2 --fault corrupt=0 --csv -"))
         .expect(1);
     let rows = common::rows(&done.stdout);
-    assert_eq!((rows.len(), rows[0].wrong, rows[0].status.to_string().as_str()), (1, Some(3), "failed: wrong bytes"));
+    assert_eq!(
+        (rows.len(), rows[0].wrong_bytes, rows[0].status.to_string().as_str()),
+        (1, Some(3), "failed: wrong bytes")
+    );
     assert!(done.complaint().starts_with("ginlab: verification failed: 3 wrong bytes in blocks of 101 B"), "{done:?}");
 }
 

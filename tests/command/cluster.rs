@@ -62,6 +62,9 @@ fn mpijob_containers_run_their_commands() {
         let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
         let rows = document["rows"].as_array().unwrap();
-        assert!(document["complete"] == true && !rows.is_empty() && rows.iter().all(|row| row["wrong"] == 0), "{name}");
+        assert!(
+            document["complete"] == true && !rows.is_empty() && rows.iter().all(|row| row["wrong_bytes"] == 0),
+            "{name}"
+        );
     }
 }

@@ -249,9 +249,13 @@ fn muted_rank_is_visible_in_columns() {
         let done = run(ginlab(&format!("{args} --mute 1"))).expect(1);
         let mute = common::rows(&done.stdout);
         assert_eq!((number(&good[0], "heard"), number(&mute[0], "heard")), (3.0, 2.0));
-        // Two ranks miss the 1024 numbers that rank 1 should have sent, in each of four checked operations.
-        assert_eq!((mute[0].wrong, bytes(&good[0]), bytes(&mute[0])), (Some(4 * 2048), 6 * 4096, 4 * 4096), "{way}");
-        assert!(done.complaint().contains("verification failed: 8192 wrong numbers"), "{done:?}");
+        // Two ranks miss the 1024 numbers of 4 bytes that rank 1 should have sent, in each of four checked operations.
+        assert_eq!(
+            (mute[0].wrong_bytes, bytes(&good[0]), bytes(&mute[0])),
+            (Some(4 * 2048 * 4), 6 * 4096, 4 * 4096),
+            "{way}"
+        );
+        assert!(done.complaint().contains("verification failed: 32768 wrong bytes"), "{done:?}");
     }
 }
 

@@ -45,7 +45,7 @@ fn short_put_is_detected_in_every_case() {
             let done = run(ginlab(&format!("soak --first 0 --seeds {SEEDS} --no-header --csv - -- {line}")));
             let found = done.stderr.matches("verification failed: ").count();
             let row = rows(&done.stdout).pop();
-            let failed = row.and_then(|row| row.wrong);
+            let failed = row.and_then(|row| row.wrong_bytes);
             // Command 2 of data-order is a signal without bytes; moe has none with --count immediate.
             let wanted = if case == "data-order" { SEEDS - 1 } else { SEEDS };
             if (done.code, failed) != (1, Some(wanted as u64)) {
@@ -81,7 +81,10 @@ fn short_request_of_nic_queue_is_detected() {
     let short = |line: &str| {
         let done = run(ginlab(&format!("{line} -d emulated --csv -"))).expect(1);
         assert!(done.complaint().contains("verification failed: "), "{line}: {done:?}");
-        assert!(rows(&done.stdout).iter().any(|row| row.wrong.is_some_and(|wrong| wrong > 0)), "{line}: {done:?}");
+        assert!(
+            rows(&done.stdout).iter().any(|row| row.wrong_bytes.is_some_and(|wrong| wrong > 0)),
+            "{line}: {done:?}"
+        );
     };
     for case in ["direct", "counter"] {
         short(&format!("direct -m nbi --grid 1 --block 32 -n 4 --repeats 1 --cases {case} --fault short@3"));

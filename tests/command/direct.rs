@@ -15,7 +15,7 @@ fn every_case_is_measured_and_verified() {
     for row in &done {
         assert_eq!((row.fabric.as_str(), row.device.as_str()), ("null", "emulated"));
         let moved = ["direct", "counter"].contains(&row.case.as_str());
-        assert_eq!(row.wrong, moved.then_some(0), "{row:?}");
+        assert_eq!(row.wrong_bytes, moved.then_some(0), "{row:?}");
     }
 }
 
@@ -139,7 +139,7 @@ fn programs_verify_over_nic_queues() {
         );
         // The run has no times.
         let found = rows(&run(ginlab(&orders)).expect(0).stdout);
-        assert!(found.len() == 4 && found.iter().all(|row| row.wrong == Some(0)), "{found:#?}");
+        assert!(found.len() == 4 && found.iter().all(|row| row.wrong_bytes == Some(0)), "{found:#?}");
         let line = format!(
             "collective -d emulated --np 3 {cards} --cases gin-all-to-all,gin-all-reduce,gin-broadcast -b 8 -e 2K -f 16 -n 2 -w 1 -r 1 --launch stream"
         );
@@ -170,7 +170,10 @@ fn capable_nics_count_signals() {
             )
         );
         let found = rows(&done.stdout);
-        assert!(found.len() == 3 && found.iter().all(|row| row.wrong.is_none_or(|wrong| wrong == 0)), "{found:#?}");
+        assert!(
+            found.len() == 3 && found.iter().all(|row| row.wrong_bytes.is_none_or(|wrong| wrong == 0)),
+            "{found:#?}"
+        );
     }
     for cards in ["p5", "fast,no-counters"] {
         let done = run(ginlab(&line(cards))).expect(2);

@@ -55,7 +55,10 @@ fn signals_follow_their_bytes() {
             "shmem --np 2 --cases signal-order --path rails --rails 1 --rule {rule} -n 60 -r 1 --grid 1 --block 33 --csv -"
         );
         let rows = rows(&run(over(&format!("fast,reorder=9,seed={seed}"), &args)).expect(0).stdout);
-        assert!(rows.iter().all(|row| row.wrong == Some(0) && row.iterations >= Some(2 * 60)), "{rule}: {rows:?}");
+        assert!(
+            rows.iter().all(|row| row.wrong_bytes == Some(0) && row.iterations >= Some(2 * 60)),
+            "{rule}: {rows:?}"
+        );
     }
 }
 

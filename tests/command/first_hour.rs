@@ -167,7 +167,7 @@ fn first_hour_commands_run_as_documented() {
             "{name}"
         );
         // Sums of a node have no count of wrong bytes.
-        let counts: Vec<u64> = rows.iter().filter_map(|row| row.wrong).collect();
+        let counts: Vec<u64> = rows.iter().filter_map(|row| row.wrong_bytes).collect();
         assert!(counts.len() >= 2 && counts.iter().all(|wrong| *wrong == 0), "{name}: {counts:?}");
     }
 }
@@ -229,7 +229,7 @@ fn pods(block: &Block, folder: &Path, transcript: &mut Transcript) {
         let text = std::fs::read_to_string(folder.join("pods").join(name)).unwrap();
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
         let rows = document["rows"].as_array().unwrap();
-        let good = |row: &serde_json::Value| row["wrong"] == 0 && row["fabric"] == "efa/soft:p5";
+        let good = |row: &serde_json::Value| row["wrong_bytes"] == 0 && row["fabric"] == "efa/soft:p5";
         assert!(document["complete"] == true && !rows.is_empty() && rows.iter().all(good), "{name}: {text}");
     }
 }

@@ -43,7 +43,7 @@ fn moe_agrees_on_nodes_of_any_hosts() {
         let Some(rows) = on_hosts(hosts, line) else { return };
         assert_eq!(rows.len(), 3, "{hosts}");
         for row in rows {
-            assert_eq!((row.wrong, row.own("nodes").number()), (Some(0), Some(nodes)), "{hosts}: {row:?}");
+            assert_eq!((row.wrong_bytes, row.own("nodes").number()), (Some(0), Some(nodes)), "{hosts}: {row:?}");
             assert!(row.fabric.starts_with("memory+worst"), "{hosts}: {row:?}");
         }
     }
@@ -74,7 +74,7 @@ fn collectives_and_jacobi_run_on_any_hosts() {
             let Some(rows) = on_hosts(hosts, line) else { return };
             assert!(rows.len() >= 2, "{hosts}: {rows:?}");
             for row in rows {
-                assert_eq!((row.wrong, row.status.to_string().as_str()), (Some(0), "ok"), "{hosts}: {row:?}");
+                assert_eq!((row.wrong_bytes, row.status.to_string().as_str()), (Some(0), "ok"), "{hosts}: {row:?}");
                 // Neighbours of interleaved ranks are all on the other host.
                 let rails_only = row.experiment == "jacobi" && hosts == "h0 h1 h0 h1";
                 let fabric = if rails_only { "worst" } else { "memory+worst" };

@@ -122,7 +122,10 @@ fn parts_are_written_completely_by_every_launch() {
                 "{sizes} -g 1,3 --block {block} --store parts --launch stream,graph --direction one,both"
             ));
             let parts: Vec<&Row> = rows.iter().filter(|row| row.case == "parts-write").collect();
-            assert!(parts.len() >= 8 && parts.iter().all(|row| row.wrong == Some(0)), "{sizes} {block}: {parts:?}");
+            assert!(
+                parts.len() >= 8 && parts.iter().all(|row| row.wrong_bytes == Some(0)),
+                "{sizes} {block}: {parts:?}"
+            );
         }
     }
 }
@@ -139,7 +142,7 @@ fn one_launch_writes_to_all_targets() {
         let of = |case: &str| rows.iter().filter(|row| row.case == case).collect::<Vec<_>>();
         let (together, plain) = (of("together-write"), of("write"));
         assert!(together.len() >= 4 && together.len() == plain.len(), "{pairs}: {together:?}");
-        assert!(together.iter().all(|row| row.wrong == Some(0)), "{pairs}: {together:?}");
+        assert!(together.iter().all(|row| row.wrong_bytes == Some(0)), "{pairs}: {together:?}");
     }
 }
 
@@ -151,7 +154,7 @@ fn bulk_stores_are_skipped_with_reason() {
     assert_eq!(skipped.iter().map(|row| row.case.as_str()).collect::<Vec<_>>(), ["bulk-write", "bulk-copy"]);
     for row in skipped {
         assert_eq!(row.status.to_string(), "skipped: the emulated device has no bulk stores (TMA)");
-        assert_eq!((row.time_us_p50, row.wrong), (None, None));
+        assert_eq!((row.time_us_p50, row.wrong_bytes), (None, None));
     }
 }
 
@@ -163,7 +166,7 @@ fn check_detects_corrupted_byte_in_every_case() {
         let flows = if row.own("pair").text() == Some("0<>1") { 2 } else { 1 };
         // A sum does not identify the wrong byte.
         let wrong = if row.case == "read" { 10 * 1024 } else { 1 };
-        assert_eq!(row.wrong, Some(flows * wrong), "{row:?}");
+        assert_eq!(row.wrong_bytes, Some(flows * wrong), "{row:?}");
         assert!(row.status.to_string().starts_with("failed: "), "{row:?}");
     }
 }

@@ -24,7 +24,7 @@ fn virtual_time_is_deterministic_per_seed() {
     assert_eq!(rows(options), first);
     assert_ne!(rows(&format!("{options} --seed 9")), first);
     for row in &first {
-        assert!(row.fabric == "model:p5" && row.device == "virtual" && row.wrong.is_none(), "{row:?}");
+        assert!(row.fabric == "model:p5" && row.device == "virtual" && row.wrong_bytes.is_none(), "{row:?}");
         let of_line = row.line_rate_pct.unwrap();
         assert!(of_line > 0.0 && of_line <= 97.5, "{row:?}");
     }

@@ -24,7 +24,7 @@ fn every_unit_and_count_verifies_on_every_path() {
         let rows = moe(&format!("{path} {ALL} --experts 12 --type fp8,bf16"));
         assert_eq!(rows.len(), 18);
         for row in &rows {
-            assert!(row.wrong == Some(0) && row.status.to_string() == "ok", "{row:?}");
+            assert!(row.wrong_bytes == Some(0) && row.status.to_string() == "ok", "{row:?}");
             let (dispatch, combine) = (number(row, "dispatch_us"), number(row, "combine_us"));
             assert!(dispatch > 0.0 && combine > 0.0 && number(row, "messages") > 0.0, "{row:?}");
             // The rounds of two repeats have as many transfers as messages and signals, or more if puts are split.
@@ -48,7 +48,7 @@ fn counts_of_other_units_are_not_confused() {
         format!("moe -d emulated --np 2 --path rails -p model:p5 --unit expert,rank --count word,immediate {small}");
     let done = run(ginlab(&line)).expect(0);
     let rows = rows(&done.stdout);
-    assert!(rows.len() == 4 && rows.iter().all(|row| row.wrong == Some(0)), "{rows:?}");
+    assert!(rows.len() == 4 && rows.iter().all(|row| row.wrong_bytes == Some(0)), "{rows:?}");
 }
 
 /// Rows contain the operations of the timed rounds: the mean over the choices that these rounds use.
@@ -75,7 +75,7 @@ fn pes_without_tokens_participate() {
     let rails = "--np 4 --path rails -p worst:seed=5,delay=300,watch=strict";
     for router in [format!("--routing {}", lists.display()), "--skew 2.5".into()] {
         for row in moe(&format!("{rails} {ALL} --experts 12 --check-rounds 6 {router}")) {
-            assert!(row.wrong == Some(0), "{router}: {row:?}");
+            assert!(row.wrong_bytes == Some(0), "{router}: {row:?}");
         }
     }
 }

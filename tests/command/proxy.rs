@@ -11,7 +11,7 @@ fn random_puts_verify_and_repeat() {
         let done = run(ginlab(&format!("{line} --csv -"))).expect(0);
         assert!(done.stderr.contains(&format!("# random shapes: {count} ratios")), "{}", done.stderr);
         let rows = records(&done.stdout);
-        assert_eq!(rows.iter().filter(|row| row["case"] == "put" && row["wrong"] == "0").count() * 2, rows.len());
+        assert_eq!(rows.iter().filter(|row| row["case"] == "put" && row["wrong_bytes"] == "0").count() * 2, rows.len());
         let chosen = ["case", "mode", "size_bytes", "grid", "block", "rails", "window", "alignment"];
         rows.iter().map(|row| chosen.map(|column| row[column].clone())).collect::<Vec<_>>()
     };

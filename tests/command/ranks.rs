@@ -187,7 +187,8 @@ fn script_starts_one_rank_per_gpu() {
     assert_eq!((rows.len(), count("node"), count("job")), (9, 3, 3));
     for row in rows.iter().filter(|row| ["node", "job"].contains(&row.case.as_str())) {
         assert_eq!(row.own("senders").number(), Some(2.0));
-        let is_whole = |other: &&Row| Some(other.case.as_str()) == row.own("of_case").text() && other.mode == row.mode;
+        let is_whole =
+            |other: &&Row| Some(other.case.as_str()) == row.own("summarized_case").text() && other.mode == row.mode;
         assert_eq!(row.bandwidth_gbytes_s, rows.iter().find(is_whole).unwrap().bandwidth_gbytes_s, "{row:?}");
         let number = |name: &str| row.own(name).number().unwrap();
         assert!(number("gpu_gbits_s_min") <= number("gpu_gbits_s_max"));

@@ -16,7 +16,7 @@ fn every_case_verifies_by_memory_and_rails() {
         let rows = rows(&run(shmem(&line)).expect(0).stdout);
         // A barrier has no data to compare.
         let verdict = |row: &Row| if row.case == "barrier-all" { None } else { Some(0) };
-        let right = rows.iter().filter(|row| row.status.to_string() == "ok" && row.wrong == verdict(row)).count();
+        let right = rows.iter().filter(|row| row.status.to_string() == "ok" && row.wrong_bytes == verdict(row)).count();
         assert_eq!((rows.len() - right, rows.len() > 16), (skipped, true), "{rows:#?}");
     }
 }
@@ -29,7 +29,7 @@ fn calls_without_bytes_verify() {
         let rows = rows(&run(shmem(&line)).expect(0).stdout);
         for row in &rows {
             let has_effect = ["put-signal-bandwidth", "put-latency-loaded"].contains(&row.case.as_str());
-            assert!(row.wrong == Some(0) || (row.wrong.is_none() && !has_effect), "{path}: {row:?}");
+            assert!(row.wrong_bytes == Some(0) || (row.wrong_bytes.is_none() && !has_effect), "{path}: {row:?}");
         }
         assert!(rows.len() > 10, "{rows:#?}");
     }
@@ -43,7 +43,7 @@ fn random_shapes_verify_and_repeat() {
         let done = run(shmem(&line)).expect(0);
         assert!(done.stderr.contains("# random shapes: no baseline"), "{}", done.stderr);
         let rows = rows(&done.stdout);
-        assert!(rows.iter().all(|row| row.wrong == Some(0)), "{rows:#?}");
+        assert!(rows.iter().all(|row| row.wrong_bytes == Some(0)), "{rows:#?}");
         let shape = |row: &Row| {
             let own = |name: &str| row.own(name).text().unwrap_or_default().to_owned();
             (row.case.clone(), row.size_bytes, row.grid, row.block, own("scope"), own("alignment"))
@@ -71,7 +71,7 @@ fn node_rows_sum_bytes_of_pes() {
         let number = |name: &str| row.own(name).number().unwrap();
         assert_eq!(number("senders"), senders, "{row:?}");
         assert!(number("gpu_gbits_s_min") <= number("gpu_gbits_s_max") && number("rail_gbits_s_min") > 0.0, "{row:?}");
-        assert!(row.line_rate_pct.is_some() && row.wrong.is_none(), "{row:?}");
+        assert!(row.line_rate_pct.is_some() && row.wrong_bytes.is_none(), "{row:?}");
     }
 }
 
@@ -87,7 +87,10 @@ fn signals_follow_their_bytes() {
         assert_eq!(rows.len(), 2);
         for row in rows {
             // Both PEs check, in two launches.
-            assert!(row.wrong == Some(0) && row.iterations >= Some(2 * 2 * 100) && row.grid == Some(2), "{row:?}");
+            assert!(
+                row.wrong_bytes == Some(0) && row.iterations >= Some(2 * 2 * 100) && row.grid == Some(2),
+                "{row:?}"
+            );
         }
     }
     let line = run(shmem("--cases signal-order --grid 64 --block 256 --scope thread")).expect(2);
@@ -103,7 +106,7 @@ fn data_is_not_read_before_arrival() {
         assert_eq!(rows.len(), 3);
         for row in rows {
             // Both PEs check, in two launches, five times a round.
-            assert!(row.wrong == Some(0) && row.iterations == Some(2 * 2 * 20 * 5), "{row:?}");
+            assert!(row.wrong_bytes == Some(0) && row.iterations == Some(2 * 2 * 20 * 5), "{row:?}");
         }
     }
 }

@@ -112,7 +112,9 @@ fn all_verify(scene: Scene, lines: &[&str]) {
         let rows = rows(&done.stdout);
         match line.starts_with("echo") {
             // Rows of echo have no bandwidth, but the same verdict.
-            true => assert!(rows.iter().all(|row| row.status.to_string() == "ok" && row.wrong == Some(0)), "{rows:?}"),
+            true => {
+                assert!(rows.iter().all(|row| row.status.to_string() == "ok" && row.wrong_bytes == Some(0)), "{rows:?}")
+            }
             false => all_verified(&rows),
         }
         is_in_vain(&said);

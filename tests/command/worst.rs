@@ -30,7 +30,7 @@ fn every_program_verifies_over_worst_network() {
         let rows = rows(&done.stdout);
         let measured: Vec<_> = rows.into_iter().filter(|row| row.status.to_string() == "ok").collect();
         let (checked, wrong) =
-            measured.iter().filter_map(|row| row.wrong).fold((0, 0), |(n, all), wrong| (n + 1, all + wrong));
+            measured.iter().filter_map(|row| row.wrong_bytes).fold((0, 0), |(n, all), wrong| (n + 1, all + wrong));
         assert!(checked > 0 && wrong == 0, "{program}: {measured:#?}");
         let fabric = format!("worst:seed={seed},delay=40");
         assert!(measured.len() > 1 && measured.iter().all(|row| row.fabric == fabric), "{program}: {measured:#?}");
@@ -87,7 +87,7 @@ fn peers_join_server_over_worst_network() {
     assert!(done.stdout.contains("provider=worst:seed=3 "), "{}", done.stdout);
     let done = run(ginlab("echo -p worst -e 4K -n 20 -w 1 --csv -")).expect(0);
     assert!(
-        rows(&done.stdout).iter().any(|row| row.fabric == "worst:seed=1" && row.wrong == Some(0)),
+        rows(&done.stdout).iter().any(|row| row.fabric == "worst:seed=1" && row.wrong_bytes == Some(0)),
         "{}",
         done.stdout
     );

@@ -29,7 +29,7 @@ fn writes_of_every_kind_are_verified() {
     );
     assert_eq!(rows.len(), 3 * 2 * 2 * 2 * 3);
     for row in &rows {
-        assert_eq!((row.status.to_string().as_str(), row.wrong), ("ok", Some(0)), "{row:?}");
+        assert_eq!((row.status.to_string().as_str(), row.wrong_bytes), ("ok", Some(0)), "{row:?}");
         assert_eq!(row.own("rail_bytes").list().unwrap().len() as u32, row.rails.unwrap());
     }
     let spread = |row: &&Row| {
@@ -58,7 +58,7 @@ fn bare_loop_is_measured() {
         ["write", "bare-write", "write", "bare-write"]
     );
     assert!(rows[0].baseline.as_deref() == Some("bare-write") && rows[0].baseline_ratio.unwrap() > 0.0);
-    assert!(rows.iter().all(|row| row.wrong == Some(0)), "{rows:?}");
+    assert!(rows.iter().all(|row| row.wrong_bytes == Some(0)), "{rows:?}");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn first_writes_are_timed_once_per_number_of_rails() {
 fn messages_in_both_directions_are_verified() {
     let rows = rows("sendrecv -p tcp -b 0 -e 9000 -f 90 -n 30 -r 2 --rails 1,2 --window 7");
     assert_eq!(rows.len(), 2 * 2 * 4);
-    assert!(rows.iter().all(|row| row.status.to_string() == "ok" && row.wrong == Some(0)), "{rows:?}");
+    assert!(rows.iter().all(|row| row.status.to_string() == "ok" && row.wrong_bytes == Some(0)), "{rows:?}");
     let modes: Vec<_> = rows.iter().map(|row| row.mode.clone().unwrap()).collect();
     assert!(modes[..8].iter().all(|mode| mode == "roundtrip") && modes[8..].iter().all(|mode| mode == "window"));
     assert!(rows[0].own("ack_us_p99").number().unwrap() >= rows[0].own("ack_us_p50").number().unwrap());

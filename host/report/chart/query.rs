@@ -9,7 +9,7 @@ use crate::each_once;
 const WIDE: f64 = 50.0;
 /// Measured columns that contain integers or texts, and therefore never distinguish two measurements.
 const MEASURED: [&str; 9] =
-    ["schema", "status", "suspect", "wrong", "again", "repeats", "iterations", "rail_bytes", "baseline"];
+    ["schema", "status", "suspect", "wrong_bytes", "eagain", "repeats", "iterations", "rail_bytes", "baseline"];
 
 /// A query for a chart. Empty texts and lists are derived from the rows.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,6 +11,8 @@ use crate::SCHEMA;
 const NEEDED: [&str; 4] = ["schema", "device", "fabric", "status"];
 /// Columns of a file with the time of a put per stage.
 const STAGES: [&str; 4] = ["case", "fabric", "stage", "p50_us"];
+/// Columns that schema 1 named differently. There, `wrong` counts errors in each experiment's own unit.
+const RENAMED: [(&str, &str); 3] = [("wrong", "wrong_bytes"), ("again", "eagain"), ("of_case", "summarized_case")];
 /// Name of the column with the file name, which the files do not contain.
 pub const FILE: &str = "file";
 
@@ -67,6 +69,12 @@ impl FileRecord {
     }
 }
 
+/// Returns today's name of a column.
+fn current_name(kind: FileKind, column: &str) -> &str {
+    let renamed = RENAMED.iter().find(|(old, _)| kind == FileKind::Rows && *old == column);
+    renamed.map_or(column, |(_, new)| new)
+}
+
 impl Records {
     fn empty() -> Self {
         Self { columns: vec![FILE.into()], rows: Vec::new() }
@@ -105,7 +113,7 @@ impl Records {
         let mut reader = ::csv::Reader::from_reader(text);
         let header = reader.headers().map_err(broken)?.clone();
         let kind = FileKind::of(&header).map_err(|missing| ChartError::Foreign { path: path.into(), missing })?;
-        let places: Vec<usize> = header.iter().map(|column| self.add_column(column)).collect();
+        let places: Vec<usize> = header.iter().map(|column| self.add_column(current_name(kind, column))).collect();
         let schema = header.iter().any(|column| column == "schema");
         for row in reader.into_records() {
             let row = row.map_err(broken)?;
@@ -117,10 +125,10 @@ impl Records {
             }
             let record = FileRecord { line, fields };
             let found = self.field(&record, "schema");
-            if schema && found.parse() != Ok(SCHEMA) {
+            if schema && !found.parse().is_ok_and(|found| (1..=SCHEMA).contains(&found)) {
                 let place = format!("{}, line {line}", path.display());
                 return Err(ChartError::Refused(format!(
-                    "{place}: schema {found:?}, but this ginlab reads schema {SCHEMA}"
+                    "{place}: schema {found:?}, but this ginlab reads schemas 1 to {SCHEMA}"
                 )));
             }
             self.rows.push(record);
@@ -273,13 +281,23 @@ mod tests {
     }
 
     #[test]
+    fn columns_of_schema_1_have_todays_names() {
+        let old = "schema,device,fabric,status,wrong,again,of_case\n1,cpu,null,ok,3,4,put\n";
+        let new = "schema,device,fabric,status,wrong_bytes,eagain,summarized_case\n2,cpu,null,ok,5,6,get\n";
+        let records = read(&[old, new]).unwrap();
+        let values = |row: &FileRecord| RENAMED.map(|(_, name)| records.field(row, name).to_owned()).join(" ");
+        assert_eq!(records.rows().iter().map(values).collect::<Vec<_>>(), ["3 4 put", "5 6 get"]);
+        assert!(RENAMED.iter().all(|(old, _)| !records.has(old)));
+    }
+
+    #[test]
     fn errors_describe_invalid_files() {
         let columns = "schema,device,fabric,status\n";
         let refusals: Vec<String> = [
             String::new(),
             "a,b\n1,2\n".into(),
             format!("{columns}1,cpu,null\n"),
-            format!("{columns}2,cpu,null,ok\n"),
+            format!("{columns}3,cpu,null,ok\n"),
             format!("{columns},cpu,null,ok\n"),
         ]
         .iter()
@@ -289,8 +307,8 @@ mod tests {
         DIR/0.csv is not a CSV file of ginlab: it has no column schema, device, fabric, status
         DIR/0.csv is not a CSV file of ginlab: it has no column schema, device, fabric, status
         DIR/0.csv: CSV error: record 1 (line: 2, byte: 28): found record with 3 fields, but the previous record has 4 fields
-        DIR/0.csv, line 2: schema "2", but this ginlab reads schema 1
-        DIR/0.csv, line 2: schema "", but this ginlab reads schema 1
+        DIR/0.csv, line 2: schema "3", but this ginlab reads schemas 1 to 2
+        DIR/0.csv, line 2: schema "", but this ginlab reads schemas 1 to 2
         "#);
         let records = read(&[columns]).unwrap();
         let refusals: Vec<String> =

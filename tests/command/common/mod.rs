@@ -384,7 +384,7 @@ pub fn all_verified(rows: &[Row]) {
     for row in rows {
         // The minimal round trip transfers nothing that could be wrong.
         let expected = if row.case == "ping-pong" { None } else { Some(0) };
-        assert_eq!((row.wrong, row.status.to_string().as_str()), (expected, "ok"), "{row:?}");
+        assert_eq!((row.wrong_bytes, row.status.to_string().as_str()), (expected, "ok"), "{row:?}");
         assert!(row.time_us_p50.is_some_and(|time| time > 0.0), "{row:?}");
     }
 }
