@@ -117,14 +117,14 @@ class Rows(unittest.TestCase):
             words = ["a", "b"]
             [[group]]
             command = "{ginlab} --csv {csv} --rows put,ok,0,{=seed * 2} --code {=FAILS}"
-            record = { file = "all.csv", columns = ["seed", "letter=word", "code", "rows", "wrong", "ratio=last_ratio"] }
+            record = { file = "all.csv", columns = ["seed", "letter=word", "code", "rows", "wrong_bytes", "ratio=last_ratio"] }
             exit = 0
             each = { seed = "{seeds}", word = "{words}" }
             rows = [{ name = "{word}-{seed}" }]"""
         self.assertEqual(self.run_table(table.replace("FAILS", "seed == 2 and 7 or 0")).returncode, 1)
         self.assertEqual([row["result"] for row in self.steps().values()], ["ok", "ok", "failed", "failed", "ok", "ok"])
         lines = (self.folder / "out/all.csv").read_text().splitlines()
-        self.assertEqual(lines[:2] + lines[3:4], ["seed,letter,code,rows,wrong,ratio", "1,a,0,1,0,2", "2,a,7,1,0,4"])
+        self.assertEqual(lines[:2] + lines[3:4], ["seed,letter,code,rows,wrong_bytes,ratio", "1,a,0,1,0,2", "2,a,7,1,0,4"])
         # Only the rows that have failed run again.
         done = self.run_table(table.replace("FAILS", "0"), "--resume")
         self.assertEqual((done.returncode, done.stdout.count("== one/")), (0, 2), done.stdout)
@@ -184,7 +184,7 @@ class Rows(unittest.TestCase):
 
     def test_every_table_expands_for_any_number_of_gpus(self) -> None:
         double = self.folder / "nvidia-smi"
-        # The tables of scripts/faults.py and scripts/mutations.py have no groups of rows.
+        # The tables of scripts/mutations.py have no groups of rows.
         tables = sorted(path.stem for path in (ROOT / "scripts/tables").glob("*.toml") if "[[group]]" in path.read_text())
         self.assertGreater(len(tables), 10)
         for gpus in ("0", "1", "4"):
@@ -195,6 +195,43 @@ class Rows(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             for table in tables:
                 self.assertIn(f"{table}/", done.stdout)
+
+    def test_mutations_fit_code(self) -> None:
+        for name in ("worst", "nccl"):
+            done = subprocess.run([sys.executable, str(ROOT / "scripts/mutations.py"), name, "--list"], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_failed_rows_are_retried_and_codes_skip(self) -> None:
+        done = self.run_table(f"""
+            [[group]]
+            jobs = "1"
+            retry = true
+            skip = 77
+            record = {{ file = "all.csv", columns = ["name", "status", "first_try"] }}
+            rows = [
+                {{ name = "once", shell = "test -e {self.folder}/once || {{{{ touch {self.folder}/once; exit 1; }}}}" }},
+                {{ name = "never", shell = "echo no; exit 1" }},
+                {{ name = "cannot", shell = "echo no card; exit 77" }},
+            ]""")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        lines = (self.folder / "out/all.csv").read_text().splitlines()
+        failed = "failed: exit code 1 instead of 0"
+        self.assertEqual(lines[1:], [f"once,ok,{failed}", f"never,{failed},{failed}", "cannot,skipped: no card,skipped: no card"])
+
+    @unittest.skipIf(os.geteuid(), "namespaces need root")
+    def test_cells_are_separate_and_report_leftovers(self) -> None:
+        done = self.run_table("""
+            [[group]]
+            cell = true
+            needs = "namespaces"
+            record = { file = "all.csv", columns = ["name", "status", "leftovers"] }
+            rows = [
+                { name = "clean", shell = "echo x >here; ls /tmp /dev/shm /sys/class/net", not = 'gm[.]' },
+                { name = "file", shell = "echo x >/tmp/file; sleep 77 & exit 5", exit = 5 },
+            ]""")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        lines = (self.folder / "out/all.csv").read_text().splitlines()
+        self.assertEqual(lines[1:], ["clean,ok,", "file,failed: left: /tmp/file; process sleep 77,/tmp/file; process sleep 77"])
 
     def test_card_ratio_fails_beyond_its_bound(self) -> None:
         # fi_rma_bw at 64 KiB: 10465.7 MB/s (tests/fixtures/p5/fi_rma_bw.txt).
