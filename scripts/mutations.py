@@ -5,11 +5,14 @@
     scripts/mutations.py nccl [OPTIONS]    the tests of NCCL's plugin (host/nccl_plugin/MUTANTS.md)
     scripts/mutations.py code [FILE...]    unit tests, with many small changes of these files by cargo mutants [default: all of the table code-mutants]
 
-`code` takes hours on two idle cores, and fails if fewer than nine in ten mutants are caught or a survivor is not in docs/mutants.md. Options that are
-not listed go to cargo mutants, such as `--shard 0/8` for an eighth of the mutants of each package. DIR gets PACKAGE/mutants.out. For the others, one build contains all mutations of scripts/tables/NAME-mutants.toml: in a copy of the tree (DIR/tree), each place asks by name whether it is left out,
-which an environment variable selects. The same program with nothing left out must pass first. DIR gets worst-mutants.csv (name, file, found, seeds run,
-failing command, its message) or nccl-mutants.md (mutation, rule, code, caught by). Exit codes: 0 ok, 1 a mutation was not found or the program fails
-with nothing left out, 2 usage, or a mutation does not fit the code or does not compile.
+`code` takes hours on two idle cores. Options that are not listed go to cargo mutants, such as `--shard 0/8` for an eighth of the mutants of each package.
+It fails if fewer than nine in ten mutants are caught or a survivor is not in docs/mutants.md. DIR gets PACKAGE/mutants.out.
+
+For the others, one build contains all mutations of scripts/tables/NAME-mutants.toml: in a copy of the tree (DIR/tree), each place asks by name whether
+it is left out, which an environment variable selects. The same program with nothing left out must pass first. DIR gets worst-mutants.csv (name, file,
+found, seeds run, failing command, its message) or nccl-mutants.md (mutation, rule, code, caught by).
+
+Exit codes: 0 ok, 1 a mutation was not found or the program fails with nothing left out, 2 usage, or a mutation does not fit the code or does not compile.
 
 In a table, `from` occurs once in `file`; in `to`, KEPT is false if it is left out; `without` is a statement to leave out. `checks` selects what must
 fail: a regular expression of the rows' arguments, or names of tests; those of unit tests begin with `lib:`.
@@ -251,7 +254,6 @@ def of_code(out, packages, options, more):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("which", choices=["worst", "nccl", "code"])
-    parser.add_argument("files", nargs="*", metavar="FILE", help="code: only these files")
     parser.add_argument("--out", help="directory for results [default: target/WHICH-mutants]")
     parser.add_argument("--only", default="", metavar="REGEX", help="mutations whose name begins so")
     parser.add_argument("--list", action="store_true", help="only list the mutations and what must detect each")
@@ -262,6 +264,8 @@ def main():
     parser.add_argument("--sample", type=int, metavar="N", help="code: N mutants of each package")
     parser.add_argument("--seed", type=int, default=1, help="code: seed of a sample")
     options, more = parser.parse_known_args()
+    options.files = [word for word in more if word.endswith(".rs")]
+    more = [word for word in more if word not in options.files]
     table = load(f"{options.which}-mutants")
     out = Path(options.out or ROOT / f"target/{options.which}-mutants").resolve()
     if options.which == "code":

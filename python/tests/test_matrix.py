@@ -19,11 +19,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 MATRIX = ROOT / "scripts/matrix.py"
 # A program for rows, which prints, writes a CSV file, and ends as its arguments request.
 PROGRAM = """#!/bin/sh
-csv=; code=0
+csv=; code=0; columns=case,status,wrong,ratio
 while [ $# -gt 0 ]; do
     case $1 in
     --say) echo "$2"; shift ;;
-    --rows) printf 'case,status,wrong,ratio\\n%b' "$2" >"$csv"; shift ;;
+    --rows) printf '%s\\n%b' "$columns" "$2" >"$csv"; shift ;;
+    --columns) columns=$2; shift ;;
     --csv) csv=$2; shift ;;
     --sleep) sleep "$2"; shift ;;
     --leave) echo x >"$2"; shift ;;
@@ -54,6 +55,7 @@ class Rows(unittest.TestCase):
 
     def test_each_wrong_expectation_fails_its_row(self) -> None:
         rows = "--csv {csv} --rows 'put,ok,0,1.0\\nput,ok,0,0.9\\n'"
+        named = "--csv {csv} --columns case,status,wrong_bytes,ratio --rows put,ok,0,1"
         for right, wrong, text in [
             ("exit = 3, args = '--code 3'", "exit = 0, args = '--code 3'", "exit code 3 instead of 0"),
             ("exit = [1, 3], args = '--code 3'", "exit = [1, 2], args = '--code 3'", "exit code 3 instead of 1 or 2"),
@@ -61,6 +63,7 @@ class Rows(unittest.TestCase):
             ("not = 'ERROR: [1-9]', args = '--say \"ERROR: 0\"'", "not = 'ERROR: [0-9]', args = '--say \"ERROR: 0\"'", "says 'ERROR: 0'"),
             ("limit = 9, args = '--sleep 0'", "limit = 0.2, args = '--sleep 9'", "did not end within its limit"),
             (f'verify = true, args = "{rows}"'.replace("\\n", "\\\\n"), "verify = true, args = '--csv {csv} --rows put,ok,1,1'", "1 rows, 0 not ok, 1 wrong bytes"),
+            (f'verify = true, args = "{named}"', f'verify = true, args = "{named[:-3]}1,1"', "1 rows, 0 not ok, 1 wrong bytes"),
             (f'verify = true, args = "{rows}"'.replace("\\n", "\\\\n"), "verify = true, args = '--csv {csv} --rows put,failed,,1'", "1 rows, 1 not ok"),
             (f'least = {{ column = "ratio", value = 0.9, where = {{ case = "put" }} }}, args = "{rows}"'.replace("\\n", "\\\\n"),
              f'least = {{ column = "ratio", value = 0.95, where = {{ case = "put" }} }}, args = "{rows}"'.replace("\\n", "\\\\n"), "1 of 2 rows have ratio below 0.95"),
@@ -237,9 +240,10 @@ class Rows(unittest.TestCase):
         # fi_rma_bw at 64 KiB: 10465.7 MB/s (tests/fixtures/p5/fi_rma_bw.txt).
         for gbytes, wrong, sizes, code in [(10.4, 0, 1, 0), (8.8, 0, 1, 1), (12.1, 0, 1, 1), (10.4, 1, 1, 1), (10.4, 0, 2, 1)]:
             rows = self.folder / "rows.csv"
-            rows.write_text(f"case,size_bytes,rails,bandwidth_gbytes_s,wrong\ncpu-write,65536,1,{gbytes},{wrong}\nput,65536,1,1,0\n")
-            words = [sys.executable, str(ROOT / "scripts/card-ratio.py"), str(rows), "--case", "cpu-write", "--sizes", str(sizes)]
-            self.assertEqual(subprocess.run(words, capture_output=True).returncode, code, words)
+            for column in ("wrong", "wrong_bytes"):
+                rows.write_text(f"case,size_bytes,rails,bandwidth_gbytes_s,{column}\ncpu-write,65536,1,{gbytes},{wrong}\nput,65536,1,1,0\n")
+                words = [sys.executable, str(ROOT / "scripts/card-ratio.py"), str(rows), "--case", "cpu-write", "--sizes", str(sizes)]
+                self.assertEqual(subprocess.run(words, capture_output=True).returncode, code, words)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-//! Tests a bounded part of the table of faults (scripts/tables/faults.toml), and whether its runner detects failures. The
-//! tests take some seconds on two cores.
+//! Tests a bounded part of the table of faults (scripts/tables/faults.toml), and whether its runner detects failures.
 
 use crate::common::{TOO_LONG, skip};
 use nix::unistd::Uid;
