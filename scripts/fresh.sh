@@ -122,17 +122,6 @@ layered() {
     mount -t overlay overlay -o "lowerdir=$lower,upperdir=$root.top/upper,workdir=$root.top/work" "$root" 2>>"$log" || return 1
 }
 
-# Does the same as scripts/hide-slow-libraries.sh, if that script has run here.
-hide_slow_libraries() {
-    local name path
-    mount --bind /dev/null "$root/proc/kallsyms" || true
-    for name in libpsm_infinipath.so.1 libpsm2.so.2; do
-        path=$(realpath "$root"/usr/lib/*/"$name" 2>/dev/null) || continue
-        # An absolute link would lead out of the root.
-        if [[ $path == "$(realpath "$root")"/* && -r $work/../hidden/$name ]]; then mount --bind "$work/../hidden/$name" "$path" || true; fi
-    done
-}
-
 make_root() {
     local device variable
     remove_root
@@ -189,7 +178,6 @@ if [[ $only == soft-efa ]]; then
     ginlab=${GINLAB:-target/release/ginlab}
     [[ -x $ginlab ]] || fail "not run: no $ginlab (cargo build --release)"
     make_root
-    hide_slow_libraries
     mkdir -p "$root/root/ginlab"
     # Test builds have the software NICs in cargo's directory deps.
     cards=${ginlab%/*}/deps/libsoft_efa.so
