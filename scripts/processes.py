@@ -1,4 +1,4 @@
-"""Processes of a run: their environment, ranks and ports. Used by matrix.py and faults.py."""
+"""Processes of a run: their environment, ranks and ports. Used by matrix.py, faults.py and mutations.py."""
 
 import os
 import signal

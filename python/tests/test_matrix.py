@@ -199,11 +199,6 @@ class Rows(unittest.TestCase):
             for table in tables:
                 self.assertIn(f"{table}/", done.stdout)
 
-    def test_mutations_fit_code(self) -> None:
-        for name in ("worst", "nccl"):
-            done = subprocess.run([sys.executable, str(ROOT / "scripts/mutations.py"), name, "--list"], capture_output=True, text=True)
-            self.assertEqual((done.returncode, done.stderr), (0, ""))
-
     def test_failed_rows_are_retried_and_codes_skip(self) -> None:
         done = self.run_table(f"""
             [[group]]
