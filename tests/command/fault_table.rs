@@ -14,7 +14,9 @@ fn table(program: &Path, folder: &Path, cells: &str, jobs: &str) -> Output {
     // A cell that fails on a busy machine is run again.
     let limit = (3 * TOO_LONG).as_secs().to_string();
     let mut command = Command::new("timeout");
-    command.args([&*limit, concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/matrix.py"), "faults", "--ginlab"]).arg(program);
+    command
+        .args([&*limit, concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/matrix.py"), "faults", "--ginlab"])
+        .arg(program);
     // Sets deadlines that suffice on a machine that other tests use concurrently.
     command.args(["--only", cells, "--jobs", jobs, "--set", "deadline=8", "--out"]).arg(folder).output().unwrap()
 }
