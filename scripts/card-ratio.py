@@ -44,8 +44,8 @@ def main():
             lines.append(f"{size:>10} {rails:>5} {ours:>10.4f} {real:>10.4f} {ours / real:>6.3f}{'' if near else '  beyond 15 %'}{'  suspect' if slower else ''}")
             if size >= options.first:
                 checked, within, suspect = checked + 1, within + near, suspect + slower
-                # Runs for times do not verify.
-                wrong += row.get("wrong") != "0" and not options.column.startswith("time")
+                # Runs for times do not verify. Rows of earlier schemas have `wrong`.
+                wrong += (row.get("wrong_bytes") or row.get("wrong")) != "0" and not options.column.startswith("time")
     lines.append(f"{checked} of {options.sizes} rows, {within} within 15 % of the card, {suspect} marked as slower than it, {wrong} wrong")
     text = "\n".join(lines)
     print(text)

@@ -15,6 +15,8 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "deploy"
 problems = []
+# Values of an instance that differ from those of every file.
+OWN = {"type": "x9.metal", "gpus": 3, "cards": 21, "rails": 7, "label": "ml.x9.metal"}
 
 
 def say(line):
@@ -44,8 +46,8 @@ def kustomized(folder):
     return [one for one in yaml.safe_load_all(made.stdout) if one]
 
 
-def overlay(base, literals, components=()):
-    """Returns an overlay for an instance with these values and further components, made in a temporary directory."""
+def overlay(base, components=()):
+    """Returns an overlay for an instance with the values OWN and further components, made in a temporary directory."""
     with tempfile.TemporaryDirectory() as parent:
         shutil.copytree(ROOT / "k8s", pathlib.Path(parent) / "k8s")
         folder = pathlib.Path(parent) / "k8s" / "own"
@@ -53,7 +55,7 @@ def overlay(base, literals, components=()):
         file = folder / "kustomization.yaml"
         kustomization = yaml.safe_load(file.read_text())
         kustomization["resources"] = [f"../{base}"]
-        kustomization["configMapGenerator"][0]["literals"] = [f"{name}={value}" for name, value in literals.items()]
+        kustomization["configMapGenerator"][0]["literals"] = [f"{name}={value}" for name, value in OWN.items()]
         kustomization["components"] += [f"../{name}" for name in components]
         file.write_text(yaml.safe_dump(kustomization))
         return kustomized(folder)
@@ -70,14 +72,13 @@ def where(document, found, path=()):
 
 def variables():
     """Checks that an instance's values replace all values of a p5."""
-    own = {"type": "x9.metal", "gpus": 3, "cards": 21, "rails": 7, "label": "ml.x9.metal"}
     for base, kind, places in [("mpijob", "MPIJob", [1, 5, 4, 1, 1]), ("job", "Job", [1, 3, 2, 1, 1])]:
-        document = next(one for one in overlay(base, own) if one["kind"] == kind)
-        found = [len(where(document, value)) for value in own.values()]
+        document = next(one for one in overlay(base) if one["kind"] == kind)
+        found = [len(where(document, value)) for value in OWN.values()]
         left = [value for value in ("p5.48xlarge", "32") if where(document, value)]
         if found != places or left:
             problems.append(f"deploy/k8s/{base}: type, gpus, cards, rails, label reach {found} fields, expected {places}; values of a p5: {left}")
-        if kind == "MPIJob" and document["spec"]["slotsPerWorker"] != own["gpus"]:
+        if kind == "MPIJob" and document["spec"]["slotsPerWorker"] != OWN["gpus"]:
             problems.append("deploy/k8s/mpijob: slotsPerWorker is not a number")
     say("checked that type, gpus, cards, rails and label of an instance reach MPIJob and Job")
 
@@ -98,12 +99,11 @@ def fits(name, document, schema):
 
 def components(schema):
     """Checks the components `dra` and `claim`, applied after an instance's values."""
-    own = {"type": "x9.metal", "gpus": 3, "cards": 21, "rails": 7, "label": "ml.x9.metal"}
     for base, names, kinds in [
         ("mpijob", ["dra", "claim"], {"MPIJob", "ResourceClaimTemplate", "PersistentVolumeClaim"}),
         ("job", ["dra"], {"Job", "Service", "ResourceClaimTemplate"}),
     ]:
-        made = overlay(base, own, names)
+        made = overlay(base, names)
         if {one["kind"] for one in made} != kinds:
             problems.append(f"deploy/k8s/{base} with {names}: {[one['kind'] for one in made]}, expected {sorted(kinds)}")
         for document in made:
@@ -116,11 +116,15 @@ def components(schema):
             say(f"checked {name}")
 
 
-def kubernetes(crd):
+def operators_schema(crd):
     versions = yaml.safe_load(pathlib.Path(crd).read_text())["spec"]["versions"]
     schema = strict(next(one for one in versions if one["name"] == "v2beta1")["schema"]["openAPIV3Schema"])
     # Common to all objects, and not part of the operator's schema.
     schema["properties"]["metadata"] = {"type": "object"}
+    return schema
+
+
+def kubernetes(schema):
     expected = {
         "mpijob": ("p5.48xlarge", "32", "4"),
         "p5en": ("p5en.48xlarge", "16", "2"),
@@ -146,10 +150,8 @@ def kubernetes(crd):
     components(schema)
 
 
-def a_wrong_field_is_found(crd):
+def a_wrong_field_is_found(schema):
     """Checks that validation rejects a misspelt field."""
-    versions = yaml.safe_load(pathlib.Path(crd).read_text())["spec"]["versions"]
-    schema = strict(next(one for one in versions if one["name"] == "v2beta1")["schema"]["openAPIV3Schema"])
     document = next(one for one in kustomized(ROOT / "k8s" / "mpijob") if one["kind"] == "MPIJob")
     document["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["imagePulPolicy"] = "Always"
     if not any("imagePulPolicy" in error.message for error in jsonschema.Draft7Validator(schema).iter_errors(document)):
@@ -212,12 +214,12 @@ def skypilot():
 
 
 if __name__ == "__main__":
-    crd, with_sky = sys.argv[1], sys.argv[2] == "yes"
-    kubernetes(crd)
-    a_wrong_field_is_found(crd)
+    schema = operators_schema(sys.argv[1])
+    kubernetes(schema)
+    a_wrong_field_is_found(schema)
     variables()
     aws()
-    if with_sky:
+    if sys.argv[2] == "yes":
         skypilot()
     for problem in problems:
         print(f"deploy-check: {problem}", file=sys.stderr)

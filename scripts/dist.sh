@@ -63,29 +63,13 @@ if [[ -n $wheel ]]; then
 fi
 [[ -n $base ]] || exit 0
 
-[[ $(id -u) == 0 ]] || fail 'not started: --in needs root'
-root=$(mktemp -d /var/tmp/ginlab-dist.XXXXXX)
-trap 'rm -rf "$root"' EXIT
-tar -xf "$base" -C "$root"
-cp "$dist/$name.tar.gz" "$dist/$name.tar.gz.sha256" "$root/root/"
-# The mounts end with their namespace. The namespace has no network, so that only the archive's contents are available.
-# shellcheck disable=SC2016  # expanded there
-unshare --mount --pid --fork --kill-child --net -- bash -euo pipefail -c '
-    root=$1 name=$2
-    mount -t proc proc "$root/proc"
-    mount -t tmpfs tmpfs "$root/dev/shm" 2>/dev/null || { mkdir -p "$root/dev/shm"; mount -t tmpfs tmpfs "$root/dev/shm"; }
-    [[ -c $root/dev/null ]] || mknod -m 666 "$root/dev/null" c 1 3
-    [[ -c $root/dev/urandom ]] || mknod -m 666 "$root/dev/urandom" c 1 9
-    ip link set lo up 2>/dev/null || true
-    exec chroot "$root" /bin/bash -euo pipefail -c "
-        cd /root
-        sha256sum -c $name.tar.gz.sha256
-        tar -xzf $name.tar.gz
-        cd $name
-        sha256sum --quiet -c SHA256SUMS
-        . /etc/os-release && echo \"on \$PRETTY_NAME\"
-        ./ginlab --version
-        ./ginlab doctor --no-smoke --only memlock,toolchain,container --dev
-        ./ginlab proxy -p null -b 64 -e 64 -n 200 -r 3 --no-header
-        ./ginlab proxy -p model:p5 --np 2 --rails 1,4 -b 64K -e 64K -n 20 -r 3 --mode nbi --no-header
-    "' bash "$root" "$name"
+scripts/bare.sh "$base" "$dist/$name.tar.gz" "$dist/$name.tar.gz.sha256" <<SCRIPT
+sha256sum -c $name.tar.gz.sha256
+tar -xzf $name.tar.gz
+cd $name
+sha256sum --quiet -c SHA256SUMS
+./ginlab --version
+./ginlab doctor --no-smoke --only memlock,toolchain,container --dev
+./ginlab proxy -p null -b 64 -e 64 -n 200 -r 3 --no-header
+./ginlab proxy -p model:p5 --np 2 --rails 1,4 -b 64K -e 64K -n 20 -r 3 --mode nbi --no-header
+SCRIPT

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Generates the parts of docs/faults.md between its markers, from the table of scripts/faults.py, which calls this: faults-page.py FOLDER [--check].
+"""Generates the parts of docs/faults.md between its markers from results of the table faults.
 
-FOLDER contains faults.csv.xz. With --check, exit code 1 if the page differs.
+    scripts/faults-page.py FOLDER [--check]
+
+FOLDER contains faults.csv.xz: the file that scripts/matrix.py writes, or several of them, in which a later row of a cell replaces an earlier one. With
+--check, exit code 1 if the page differs.
 """
 
 import collections
@@ -53,15 +56,26 @@ def codes(rows):
     return ", ".join(sorted(counts, key=lambda code: (-counts[code], int(code)))) or "."
 
 
+def recorded(folder):
+    """Returns the rows in the order of the table's faults. Earlier tables have `said` instead of `message`."""
+    order = [merged(one["fault"]) for kind in ("nic", "proxy", "outside", "gpu") for one in load("faults")["vars"][f"{kind}_faults"]]
+    rows = {}
+    with lzma.open(folder / "faults.csv.xz", "rt", newline="") as file:
+        for row in csv.DictReader(line for line in file if not line.startswith("program,") or not rows):
+            cell = row["program"], row["fabric"], row["fault"]
+            if cell not in rows or not row["status"].startswith(("not", "skipped")):
+                rows[cell] = {"message": row.get("said", "")} | row
+    return sorted(rows.values(), key=lambda row: order.index(merged(row["fault"])))
+
+
 def page(folder, text):
     """Returns the text of the page with its generated parts."""
-    with lzma.open(folder / "faults.csv.xz", "rt", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = recorded(folder)
     by_cell = collections.defaultdict(list)
     for row in rows:
         by_cell[row["fabric"], merged(row["fault"])].append(row)
     faults = unique(merged(row["fault"]) for row in rows)
-    fabrics = [fabric for fabric in load("faults")["fabrics"] if any(row["fabric"] == fabric for row in rows)]
+    fabrics = [one["fabric"] for one in load("faults")["vars"]["fabrics"] if any(row["fabric"] == one["fabric"] for row in rows)]
     apply = [row for row in rows if not row["status"].startswith("not applicable")]
     count = lambda begin: sum(row["status"].startswith(begin) for row in apply)
     again = sum(row["status"] == "ok" and row["first_try"] != "" for row in apply)
@@ -81,15 +95,15 @@ def page(folder, text):
             same[-1] = max(same[-1], longest, key=float)
         else:
             lines.append(line)
-        said = next((row["said"] for row in ran if row["said"] and row["code"] != "0"), None)
-        if said:
+        message = next((row["message"] for row in ran if row["message"] and row["code"] != "0"), None)
+        if message:
             # Faults whose messages start with the same text, apart from numbers, share one example.
             start = lambda text: re.sub(r"\d+", "", text)[:45]
-            alike = next((line for line in messages if start(line[1]) == start(plain(said))), None)
+            alike = next((line for line in messages if start(line[1]) == start(plain(message))), None)
             if alike:
                 alike[0] += f"; {shown}"
             else:
-                messages.append([shown, plain(said)])
+                messages.append([shown, plain(message)])
     short = [f"- {row['program']} / {row['fabric']} / {row['fault']}: {plain(row['status'].split(': ', 1)[1])}" for row in apply if row["status"].startswith("failed")]
     parts = {"counts": counts, "codes": table(["faults", *fabrics, "longest, s"], lines), "messages": table(["faults", "message"], messages),
              "failed": "\n".join(short) or "None."}
@@ -108,7 +122,7 @@ def main():
     text = page(folder, old)
     if sys.argv[2:] == ["--check"]:
         if old != text:
-            sys.exit(f"faults-page.py: {PAGE} differs from {folder}; run scripts/faults.py --page {folder}")
+            sys.exit(f"faults-page.py: {PAGE} differs from {folder}; run scripts/faults-page.py {folder}")
         return
     PAGE.write_text(text)
 

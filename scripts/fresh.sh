@@ -2,11 +2,7 @@
 # Runs `make demo` and `make test` on a bare machine: makes a root file system from the distribution's packages, clones
 # HEAD into it, runs both commands there, and prints their times.
 #
-#   scripts/fresh.sh [--release bookworm|trixie] [--with WHAT]... [--only demo|test|soft-efa|wheel] [--prepare] [--twice] [--keep] [--work DIR]
-#   --with rustup-nightly   a nightly toolchain with the sources of core first on PATH, as installed by rustup
-#   --with libclang-cpp     clang's C++ library, whose name resembles that of libclang, without libclang
-#   --with old-rust         the distribution's older rustc
-#   --with no-apt           Rust and a compiler, but no apt; only `make demo`
+#   scripts/fresh.sh [--release bookworm|trixie] [--only demo|test|soft-efa|wheel] [--prepare] [--twice] [--keep] [--work DIR]
 #   --twice                 run `make test` again, with the build outputs of the first run
 #   --only soft-efa         instead run the table soft-efa over the distribution's libfabric, with the local
 #                           ginlab; the matrix is written to DIR/soft-efa-RELEASE
@@ -30,11 +26,9 @@ twice=
 keep=
 prepare=
 work=/var/tmp/ginlab-fresh
-with=()
 while (($#)); do
     case $1 in
     --release) release=${2:?} && shift ;;
-    --with) with+=("${2:?}") && shift ;;
     --only) only=${2:?} && shift ;;
     --work) work=${2:?} && shift ;;
     --twice) twice=yes ;;
@@ -45,14 +39,6 @@ while (($#)); do
     shift
 done
 case $release in bookworm | trixie) ;; *) fail "--release $release: expected bookworm or trixie" ;; esac
-for what in "${with[@]}"; do
-    case $what in
-    rustup-nightly | libclang-cpp | old-rust) ;;
-    no-apt) only=demo ;;
-    *) fail "--with $what: expected rustup-nightly, libclang-cpp, old-rust or no-apt" ;;
-    esac
-done
-has() { [[ " ${with[*]} " == *" $1 "* ]]; }
 [[ $(id -u) == 0 ]] || fail 'not run: needs root (chroot, mounts)'
 command -v debootstrap >/dev/null || fail 'not run: no debootstrap (apt-get install debootstrap)'
 
@@ -69,7 +55,7 @@ done
 rmdir "$probe"
 
 mirror=http://deb.debian.org/debian
-name=$release$(printf -- '-%s' "${with[@]}")
+name=$release
 # git and make: a user who clones and runs `make demo` has them.
 packages=git,make,ca-certificates
 base=$work/$release.tar
@@ -77,20 +63,20 @@ if [[ $only == soft-efa ]]; then
     # Open MPI's library, for a program built with it.
     packages=libfabric1,libfabric-bin,iproute2,libopenmpi40,python3
     if [[ $release == bookworm ]]; then packages=${packages/openmpi40/openmpi3}; fi
-    name=matrix-$release-root-
+    name=matrix-$release-root
     base=$work/matrix-$release.tar
 fi
 if [[ $only == wheel ]]; then
     packages=python3
-    name=wheel-$release-root-
+    name=wheel-$release-root
     base=$work/wheel-$release.tar
 fi
-root=$work/${name%-}
-log=$work/${name%-}.log
+root=$work/$name
+log=$work/$name.log
 # The unpacked base, read-only, for runs that change little in it.
 lower=${base%.tar}-lower
 mkdir -p "$work"
-printf 'fresh.sh: %s, log %s\n' "${name%-}" "$log"
+printf 'fresh.sh: %s, log %s\n' "$name" "$log"
 : >"$log"
 
 # --- root file system -------------------------------------------------------------------------------------------------
@@ -136,17 +122,6 @@ layered() {
     mount -t overlay overlay -o "lowerdir=$lower,upperdir=$root.top/upper,workdir=$root.top/work" "$root" 2>>"$log" || return 1
 }
 
-# Does the same as scripts/hide-slow-libraries.sh, if that script has run here.
-hide_slow_libraries() {
-    local name path
-    mount --bind /dev/null "$root/proc/kallsyms" || true
-    for name in libpsm_infinipath.so.1 libpsm2.so.2; do
-        path=$(realpath "$root"/usr/lib/*/"$name" 2>/dev/null) || continue
-        # An absolute link would lead out of the root.
-        if [[ $path == "$(realpath "$root")"/* && -r $work/../hidden/$name ]]; then mount --bind "$work/../hidden/$name" "$path" || true; fi
-    done
-}
-
 make_root() {
     local device variable
     remove_root
@@ -182,47 +157,7 @@ make_root() {
         mkdir -p "$root/root/.cargo" && cp "${CARGO_HOME:-$HOME/.cargo}/config.toml" "$root/root/.cargo/"
     fi
 }
-update() { inside apt-get update -q >>"$log" 2>&1 || fail "apt-get update failed, see $log"; }
 inside() { chroot "$root" /usr/bin/env -i "${environment[@]}" "$@"; }
-install() { inside env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@" >>"$log" 2>&1; }
-
-# --- environments in which setup has failed ---------------------------------------------------------------------------
-
-dress() {
-    local say_what toolchain tool
-    if has libclang-cpp; then
-        install "$(inside apt-cache search --names-only '^libclang-cpp[0-9]+$' | awk '{print $1}' | sort -V | head -n 1)"
-        say_what=$(inside find /usr/lib -name 'libclang*.so*')
-        printf 'fresh.sh: installed %s\n' "${say_what//$'\n'/ }"
-    fi
-    if has old-rust; then
-        install rustc cargo || fail "cannot install the old Rust, see $log"
-    fi
-    if has rustup-nightly; then
-        # A rustup directory with one nightly, whose sources of core are those of the distribution's newest release. A
-        # setup that does not check the release would use it as the kernel toolchain.
-        toolchain=$(compgen -G "${RUSTUP_HOME:-$HOME/.rustup}/toolchains/nightly-*" | head -n 1) || true
-        [[ -n $toolchain ]] || fail 'not run: --with rustup-nightly needs a nightly toolchain of rustup (rustup toolchain install nightly)'
-        install gcc libc6-dev
-        mkdir -p "$root/root/.rustup/toolchains" "$root/root/.cargo/bin"
-        cp -a "$toolchain" "$root/root/.rustup/toolchains/"
-        toolchain=/root/.rustup/toolchains/$(basename "$toolchain")
-        if [[ ! -e $root$toolchain/lib/rustlib/src/rust/library/core/Cargo.toml ]]; then
-            mkdir -p "$root/tmp/src" && chmod 777 "$root/tmp/src"
-            inside sh -c 'cd /tmp/src && apt-get download -q rust-web-src && dpkg -x rust-web-src_*.deb .' >>"$log" 2>&1
-            mkdir -p "$root$toolchain/lib/rustlib/src/rust"
-            cp -a "$(dirname "$(find "$root/tmp/src/usr/src" -maxdepth 3 -path '*/library/Cargo.lock')")" "$root$toolchain/lib/rustlib/src/rust/library"
-        fi
-        for tool in cargo rustc rustdoc; do ln -s "$toolchain/bin/$tool" "$root/root/.cargo/bin/$tool"; done
-        environment=("${environment[@]/#PATH=/PATH=/root/.cargo/bin:}")
-        printf 'fresh.sh: first on PATH is %s\n' "$(inside rustc --version)"
-    fi
-    if has no-apt; then
-        install gcc libc6-dev rustc-web cargo-web
-        rm -f "$root"/usr/bin/apt-get "$root"/usr/bin/apt
-    fi
-    git clone -q --no-hardlinks . "$root/root/ginlab"
-}
 
 # --- the two commands -------------------------------------------------------------------------------------------------
 
@@ -243,7 +178,6 @@ if [[ $only == soft-efa ]]; then
     ginlab=${GINLAB:-target/release/ginlab}
     [[ -x $ginlab ]] || fail "not run: no $ginlab (cargo build --release)"
     make_root
-    hide_slow_libraries
     mkdir -p "$root/root/ginlab"
     # Test builds have the software NICs in cargo's directory deps.
     cards=${ginlab%/*}/deps/libsoft_efa.so
@@ -263,8 +197,8 @@ fi
 for command in demo test; do
     if [[ -n $only && $only != "$command" ]]; then continue; fi
     make_root
-    update
-    dress
+    inside apt-get update -q >>"$log" 2>&1 || fail "apt-get update failed, see $log"
+    git clone -q --no-hardlinks . "$root/root/ginlab"
     say_time "make $command" make "$command"
     if [[ -n $twice ]]; then say_time "make $command, again" make "$command"; fi
     if [[ $command == demo ]]; then

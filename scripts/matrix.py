@@ -12,7 +12,7 @@ A table is TOML. Keys of a row; those of its [[group]] and of `row` are defaults
   command    words to run, without a shell                shell     the same for bash
   args       fills {args} in the command                  env       variables of the environment; an empty one is removed
   let        variables                                    each      variables, each with a list, a range "1..9" or words; one row per combination
-  needs      gpu, gpus=N, emulated, root, $VARIABLE, tool:NAME, file:PATH, set:NAME, unset:NAME: otherwise the row is skipped
+  needs      gpu, gpus=N, emulated, root, namespaces, $VARIABLE, tool:NAME, file:PATH, set:NAME, unset:NAME: otherwise the row is skipped
   exit       exit codes [default: 0], or "any"            says, not regular expressions that the output must (not) match
   verify     the CSV file has rows, all ok and right      least     {column, value, where}: the selected rows have at least this value
   then       command that must succeed afterwards         leaves    globs, "gpu" (memory), "mps" (servers): must not be left
@@ -24,17 +24,20 @@ A table is TOML. Keys of a row; those of its [[group]] and of `row` are defaults
   stdout     file for standard output    header  object for NAME.header.json      merge     file that collects the rows' CSV files
   finish     runs at the end in any case                                          always    is not thinned out by --every
   when       expression of a combination's variables; without it the combination is no row
-  jobs       (a group's) rows at the same time, each on its own core
+  jobs       (a group's) rows at the same time, each on its own core, except with `cell`
+  cell       own namespaces (processes, /dev/shm, /tmp, IPC, network) and working directory; nothing must be left there; needs "namespaces"
+  skip       exit code that means that the row cannot run here          retry     a row that has failed is run once more without others
 
 `{name}` is a variable, `{$NAME}` one of the environment, `{=EXPRESSION}` is Python, `{{` a brace. Variables: [vars], and of it [vars.gpu] or
-[vars.emulated] (the table's `gpus` is what it needs to use a GPU); ginlab, root, out, tmp, csv, device, gpus, gpu0, gpu01, cores, arch, target,
-number, group, name, load; results: code, seconds, said, command, rows, wrong, first_COLUMN, last_COLUMN.
+[vars.emulated] (the table's `gpus` is what it needs to use a GPU); ginlab, root, out, tmp, csv, device, gpus, gpu0, gpu01, cores, arch, target, scripts,
+number, group, name, load; results: code, seconds, message, command, rows, wrong_bytes, leftovers, status, first_try, first_COLUMN, last_COLUMN.
 A group with `use = TABLE` has the rows of that table for which `matching` occurs in GROUP/ARGS, with its own keys on top.
 """
 
 import argparse
 import concurrent.futures
 import csv
+import functools
 import glob
 import itertools
 import json
@@ -51,7 +54,7 @@ import threading
 import time
 from pathlib import Path
 
-from processes import end, environment_of, exit_code, free_port, processes, with_rank
+from processes import SPACES, end, environment_of, exit_code, free_port, processes, with_rank
 from rows import ROOT, Invalid, as_list, combinations, expand, filled, load, variables
 
 
@@ -68,6 +71,11 @@ def read_csv(path):
             return list(csv.DictReader(line for line in file if not line.startswith("#")))
     except OSError:
         return []
+
+
+def wrong_bytes(row):
+    """Returns the number of wrong bytes in a row of ginlab. Rows of earlier schemas have another name for the column."""
+    return row.get("wrong_bytes") or row.get("wrong") or ""
 
 
 def chosen(rows, where):
@@ -106,6 +114,7 @@ class Machine:
             "gpu": lambda: f"needs {max(1, names['needed'])} GPUs, {self.gpus} here" if names["device"] != "gpu" else None,
             "emulated": lambda: "only without a GPU" if names["device"] == "gpu" else None,
             "root": lambda: "needs root" if os.geteuid() else None,
+            "namespaces": lambda: None if self.makes_namespaces() else "cannot create namespaces here (needs root)",
             "tool": lambda: None if shutil.which(what) else f"no {what} here",
             "file": lambda: None if Path(ROOT, what).exists() else f"no {what} here",
             "set": lambda: None if value() else f"no {what} here",
@@ -119,19 +128,24 @@ class Machine:
             raise Invalid(f"unknown condition {need}")
         return checks[kind]()
 
+    @functools.cache
+    def makes_namespaces(self):
+        return subprocess.run([*SPACES, "true"], capture_output=True).returncode == 0
+
     def gpu_memory(self):
         used = output_of(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", self.visible[0]]).strip()
         return int(used) if used.isdigit() else 0
 
     def left(self, what, names):
         """Returns what a row has left."""
+        what = filled(what, names)
         if what == "gpu":
             more = self.gpu_memory() - self.memory
             return [f"{more} MiB of GPU memory"] if more > 64 else []
         if what == "mps":
             own = f"CUDA_MPS_PIPE_DIRECTORY={names['tmp']}/ginlab-mps-".encode()
             return [f"MPS server {pid}" for pid in processes() if any(word.startswith(own) for word in environment_of(pid))]
-        return glob.glob(filled(what, names))
+        return glob.glob(what)
 
 
 class Table:
@@ -145,10 +159,22 @@ class Table:
         needed = table.get("gpus", 0)
         self.names = dict(ginlab=options.ginlab, root=ROOT, out=self.out, tmp=options.tmp, gpus=machine.gpus, needed=needed, gpu0=machine.visible[0],
                           gpu01=",".join(machine.visible[:2]), device="gpu" if needed and machine.gpus >= needed else "emulated", rank="", args="",
-                          arch=os.uname().machine, cores=os.cpu_count(), target=ROOT / os.environ.get("CARGO_TARGET_DIR", "target"), table=table["stem"])
+                          arch=os.uname().machine, cores=os.cpu_count(), scripts=ROOT / "scripts", target=ROOT / os.environ.get("CARGO_TARGET_DIR", "target"), table=table["stem"])
         self.names |= variables(table, self.names["device"]) | options.set
         self.seconds = options.seconds or table.get("seconds") or float("inf")
         self.rows = expand(table, self.names)
+        if any(row.get("cell") for row in self.rows) and not options.list:
+            self.copy_for_cells()
+
+    def copy_for_cells(self):
+        """Copies the scripts and the program to a directory that cells can read: each has its own /tmp and /dev/shm."""
+        self.names |= {"scripts": Path(self.options.work, "scripts"), "ginlab": Path(self.options.work, "ginlab")}
+        shutil.copytree(ROOT / "scripts", self.names["scripts"], dirs_exist_ok=True)
+        program = Path(self.options.ginlab)
+        # The software NICs are in the directory of the program; cargo builds them in its directory deps.
+        for path in (program.with_name("libsoft_efa.so"), program.parent / "deps/libsoft_efa.so", program):
+            if path.exists():
+                shutil.copy(path, self.names["ginlab"] if path == program else self.options.work)
 
     def selected(self):
         """Returns the rows that --only and --every select, with those of the table that give variables or finish."""
@@ -174,12 +200,7 @@ class Table:
         rows = [row for row in self.selected() if row["name"] not in passed or row.get("gives") or row.get("finish")]
         try:
             for jobs, part in itertools.groupby((row for row in rows if not row.get("finish")), lambda row: row.get("jobs", 1)):
-                jobs = self.options.jobs or int(filled(jobs, self.names)) if jobs != 1 else 1
-                if jobs == 1:
-                    for row in part:
-                        self.report(row, *self.one(row, False))
-                else:
-                    self.together(list(part), jobs)
+                self.together(list(part), self.options.jobs or int(filled(jobs, self.names)) if jobs != 1 else 1)
         finally:
             for row in (row for row in rows if row.get("finish")):
                 self.report(row, *self.one(row, False))
@@ -187,35 +208,53 @@ class Table:
         return not self.failed
 
     def together(self, rows, jobs):
-        """Runs several rows at the same time. If this program is interrupted, the processes of all rows are ended."""
+        """Runs rows, `jobs` at the same time. If this program is interrupted, the processes of all rows are ended."""
+        again = []
+
+        def first(row):
+            names, text = self.one(row, jobs > 1)
+            if row.get("retry") and (names["result"] == "failed" or names["code"] == row.get("skip")):
+                again.append((row, names["status"]))
+            else:
+                self.report(row, names, text)
+
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             try:
-                list(pool.map(lambda row: self.report(row, *self.one(row, True)), rows))
+                list(pool.map(first, rows))
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for process in list(self.running):
                     end(process)
                 raise
+        # On a busy machine deadlines pass; a second failure is a defect.
+        for row, status in again:
+            names, text = self.one(row, False)
+            self.report(row, names | dict(first_try=status), text)
 
     def one(self, row, pinned):
         """Runs a row. Returns its variables with the results, and its output."""
         names = self.names_of(row) | dict(load=f"{os.getloadavg()[0]:.2f}")
+        ended = lambda result, message, status="": names | dict(result=result, message=message, status=f"{result}: {status or message}")
         for need in as_list(row.get("needs", [])):
             if why := self.machine.lacks(need, names):
-                return names | dict(result="skipped", code="", seconds=0, said=why), ""
+                names |= dict(code="", seconds=0)
+                return ended("skipped", why), ""
         left = self.seconds - (time.monotonic() - self.begin)
         limit = row.get("limit", 60)
         if left < min(5, limit) and not row.get("finish"):
-            return names | dict(result="not run", code="", seconds=0, said="no time is left"), ""
+            names |= dict(code="", seconds=0)
+            return ended("not run", "no time is left"), ""
         Path(names["csv"]).unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory(dir=self.options.work if row.get("cell") else None) as place:
             code, took, text = self.execute(row, names, limit if row.get("finish") else min(limit, left), pinned, Path(place))
         lines = [line for line in text.splitlines() if line.strip()]
-        said = ([line for line in lines if line.startswith("ginlab")] or lines or [""])[-1][:300]
+        message = ([line for line in lines if line.startswith("ginlab")] or lines or [""])[-1][:300]
         rows = read_csv(names["csv"])
-        names |= dict(code=code, seconds=f"{took:.2f}", said=said, rows=len(rows), stdout=text.strip(),
-                      wrong=sum(int(one["wrong"]) for one in rows if (one.get("wrong") or "").isdigit()))
+        names |= dict(code=code, seconds=f"{took:.2f}", message=message, rows=len(rows), stdout=text.strip(),
+                      wrong_bytes=sum(int(count) for one in rows if (count := wrong_bytes(one)).isdigit()))
         names |= {f"{place}_{column}": value for place, some in (("first", rows[:1]), ("last", rows[-1:])) for one in some for column, value in one.items() if column}
+        if "skip" in row and code == row["skip"]:
+            return ended("skipped", message), text
         if "reads" in row:
             found = list(re.finditer(row["reads"], text))
             names |= {name: "" for name in re.compile(row["reads"]).groupindex} | (found[-1].groupdict() if found else {})
@@ -227,22 +266,25 @@ class Table:
             if done.returncode:
                 wrong.append(f"{row['then'].split()[0]}: exit code {done.returncode}: {''.join(done.stdout.strip().splitlines()[-1:])}")
         if wrong:
-            return names | dict(result="skipped" if row.get("optional") else "failed", said="; ".join(wrong + [said] * (said != ""))), text
+            return ended("skipped" if row.get("optional") else "failed", "; ".join(wrong + [message] * (message != "")), "; ".join(wrong)), text
         with self.lock:
             self.names |= {name: filled(value, names) for name, value in row.get("gives", {}).items()}
-        return names | dict(result="ok"), text
+        return names | dict(result="ok", status="ok"), text
 
     def execute(self, row, names, limit, pinned, place):
         """Runs the processes of a row. Returns exit code, seconds (since the signal, if there is one) and output."""
         pin = ["taskset", "-c", str(row["number"] % os.cpu_count())] if pinned and shutil.which("taskset") else []
-        started = []
+        folder, started = ROOT, []
+        if row.get("cell"):
+            folder, pin = place, [*SPACES, sys.executable, f"{names['scripts']}/cell.py"]
 
         def start(words, to, more=None, rank="", out=None):
             own = {k: filled(v, names | {"rank": rank}) for k, v in row.get("env", {}).items()}
-            environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")} | {"TMPDIR": str(names["tmp"])}
+            environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+            environment |= {"TMPDIR": "/tmp" if row.get("cell") else str(names["tmp"])}
             environment = {k: v for k, v in (environment | own | (more or {})).items() if v or k not in own}
             with open(to, "ab") as file, open(out or os.devnull, "wb") as sink:
-                started.append(subprocess.Popen(pin + words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=sink if out else file, stderr=file,
+                started.append(subprocess.Popen(pin + words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=sink if out else file, stderr=file,
                                                 start_new_session=True))
             self.running.append(started[-1])
             return started[-1]
@@ -294,15 +336,16 @@ class Table:
     def wrong(self, row, names, text, rows):
         """Returns how the result differs from the expected one."""
         code, codes, wrong = names["code"], as_list(row.get("exit", 0), names), []
+        codes = [int(word) if word.isdigit() else word for one in codes for word in filled(one, names).split()]
         if code == "limit":
             wrong.append("did not end within its limit")
         elif code == "none" or "any" not in codes and code not in codes:
             wrong.append(f"exit code {code} instead of {' or '.join(map(str, codes))}")
         wrong += [f"does not say {filled(one, names)!r}" for one in as_list(row.get("says", [])) if not re.search(filled(one, names), text)]
         wrong += [f"says {found[0]!r}" for one in as_list(row.get("not", [])) if (found := re.search(filled(one, names), text))]
-        bad = sum(one.get("status") != "ok" or not one.get("wrong") for one in rows)
-        if row.get("verify") and (not rows or bad or names["wrong"]):
-            wrong.append(f"{len(rows)} rows, {bad} not ok, {names['wrong']} wrong bytes")
+        bad = sum(one.get("status") != "ok" or not wrong_bytes(one) for one in rows)
+        if row.get("verify") and (not rows or bad or names["wrong_bytes"]):
+            wrong.append(f"{len(rows)} rows, {bad} not ok, {names['wrong_bytes']} wrong bytes")
         for least in as_list(row.get("least", [])):
             some = chosen(rows, least.get("where", {}))
             below = [one for one in some if float(one.get(least["column"]) or 0) < least["value"]]
@@ -312,13 +355,15 @@ class Table:
         found = lambda: [one for what in as_list(row.get("leaves", [])) for one in self.machine.left(what, names)]
         while (left := found()) and time.monotonic() < until:
             time.sleep(0.1)
-        return wrong + ([f"left: {', '.join(left)[:200]}"] if left else [])
+        left += re.findall("^leftovers: (.+)$", text, re.M) if row.get("cell") else []
+        names["leftovers"] = "; ".join(left)[:200]
+        return wrong + ([f"left: {names['leftovers']}"] if left else [])
 
     def report(self, row, names, text):
         """Writes the results of a row."""
         line = names["command"] = shlex.join(self.words(row, {"pid": "PID", "port": "PORT"} | names))
         result, name = names["result"], f"{self.table['stem']}/{row['name']}"
-        ended = f"   {'FAILED' if result == 'failed' else result}, {float(names['seconds']):.0f} s{'' if result == 'ok' else ': ' + str(names['said'])}"
+        ended = f"   {'FAILED' if result == 'failed' else result}, {float(names['seconds']):.0f} s{'' if result == 'ok' else ': ' + str(names['message'])}"
         with self.lock:
             self.counts[result] = self.counts.get(result, 0) + 1
             self.failed += result == "failed"
@@ -326,11 +371,11 @@ class Table:
                 log.write(f"== {name}: {line}\n{text.rstrip()}\n{ended}\n")
             print(f"== {name}: {line[:300]}\n{ended}" if result == "failed" else f"== {name}:{ended[2:]}", flush=True)
             append(self.top / "steps.csv", ["table", "group", "step", "result", "code", "seconds", "text"],
-                   [names["table"], row["group"], row["name"], result, names["code"], names["seconds"], names["said"]])
+                   [names["table"], row["group"], row["name"], result, names["code"], names["seconds"], names["message"]])
             if result == "failed":
                 with open(self.top / "failures.txt", "a") as failures:
-                    failures.write(f"{name}: {names['said']}: {line}\n")
-            if row.get("record") and result != "skipped":
+                    failures.write(f"{name}: {names['message']}: {line}\n")
+            if row.get("record") and (result != "skipped" or "status" in row["record"]["columns"]):
                 columns = [column.partition("=") for column in row["record"]["columns"]]
                 append(self.out / filled(row["record"]["file"], names), [head for head, _, _ in columns],
                        ["|".join(filled(one, names) for one in as_list(names.get(source or head, ""))) for head, _, source in columns])
@@ -398,7 +443,8 @@ def main():
     options = parsed()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # Short enough for the path of a socket.
-    with tempfile.TemporaryDirectory(prefix="gm.", dir="/tmp", ignore_cleanup_errors=True) as options.tmp:
+    with (tempfile.TemporaryDirectory(prefix="gm.", dir="/tmp", ignore_cleanup_errors=True) as options.tmp,
+          tempfile.TemporaryDirectory(prefix="gm.", dir="/var/tmp", ignore_cleanup_errors=True) as options.work):
         if options.list:
             options.out = options.out or "OUT"
         else:

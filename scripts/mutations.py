@@ -3,11 +3,16 @@
 
     scripts/mutations.py worst [OPTIONS]   the rows of scripts/tables/worst.toml, on the emulated device (docs/worst-network.md)
     scripts/mutations.py nccl [OPTIONS]    the tests of NCCL's plugin (host/nccl_plugin/MUTANTS.md)
+    scripts/mutations.py code [FILE...]    unit tests, with many small changes of these files by cargo mutants [default: all of the table code-mutants]
 
-One build contains all mutations of scripts/tables/NAME-mutants.toml: in a copy of the tree (DIR/tree), each place asks by name whether it is left out,
-which an environment variable selects. The same program with nothing left out must pass first. DIR gets worst-mutants.csv (name, file, found, seeds run,
-failing command, its message) or nccl-mutants.md (mutation, rule, code, caught by). Exit codes: 0 ok, 1 a mutation was not found or the program fails
-with nothing left out, 2 usage, or a mutation does not fit the code or does not compile.
+`code` takes hours on two idle cores. Options that are not listed go to cargo mutants, such as `--shard 0/8` for an eighth of the mutants of each package.
+It fails if fewer than nine in ten mutants are caught or a survivor is not in docs/mutants.md. DIR gets PACKAGE/mutants.out.
+
+For the others, one build contains all mutations of scripts/tables/NAME-mutants.toml: in a copy of the tree (DIR/tree), each place asks by name whether
+it is left out, which an environment variable selects. The same program with nothing left out must pass first. DIR gets worst-mutants.csv (name, file,
+found, seeds run, failing command, its message) or nccl-mutants.md (mutation, rule, code, caught by).
+
+Exit codes: 0 ok, 1 a mutation was not found or the program fails with nothing left out, 2 usage, or a mutation does not fit the code or does not compile.
 
 In a table, `from` occurs once in `file`; in `to`, KEPT is false if it is left out; `without` is a statement to leave out. `checks` selects what must
 fail: a regular expression of the rows' arguments, or names of tests; those of unit tests begin with `lib:`.
@@ -17,14 +22,16 @@ import argparse
 import concurrent.futures
 import csv
 import filecmp
+import json
 import os
 import queue
+import random
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from processes import end, exit_code
@@ -34,6 +41,7 @@ from rows import ROOT, Invalid, expand, filled, load
 EACH = {"worst": 150, "nccl": 200}
 # Seeds are run in two passes, because most mutations fail early: the first few seeds of all rows, then the others.
 FIRST_PASS = 3
+CARGO_MUTANTS = "27.1.0"
 KEPT = '''
 /// Returns whether the code of this name is not left out (scripts/mutations.py).
 pub fn kept(name: &str) -> bool {
@@ -192,9 +200,60 @@ def of_nccl(out, mutations, options, said):
     return not missed
 
 
+def drawn(line, package, options):
+    """Returns options that select a sample of the mutants of a package: the same ones for the same seed."""
+    listed = subprocess.run([*line, "--list"], capture_output=True, text=True, check=True, cwd=ROOT).stdout.splitlines()
+    if not (names := sorted(name.strip() for name in listed if name.strip())):
+        raise Invalid(f"{package} has no mutants for a sample")
+    # A mutant's full name is unique.
+    return [f"--re=^{re.escape(name)}$" for name in random.Random(f"{options.seed} {package}").sample(names, min(options.sample, len(names)))]
+
+
+def of_code(out, packages, options, more):
+    """Runs cargo mutants. Returns whether enough mutants are caught, and the survivors are known."""
+    if unknown := set(options.files) - {file for files in packages.values() for file in files}:
+        raise Invalid(f"{unknown.pop()} is not in scripts/tables/code-mutants.toml")
+    for tool, version, package in (("mutants", CARGO_MUTANTS, f"cargo-mutants@{CARGO_MUTANTS}"), ("nextest", "", "cargo-nextest")):
+        found = subprocess.run(["cargo", tool, "--version"], capture_output=True, text=True).stdout
+        if version not in found or not found:
+            print(f"installing {package} with cargo", file=sys.stderr)
+            subprocess.run(["cargo", "install", "--quiet", "--locked", package], check=True)
+    # Dependencies are compiled once, for all packages.
+    os.environ["CARGO_TARGET_DIR"] = str(out / "target")
+    known, counts, unknown = (ROOT / "docs/mutants.md").read_text(), defaultdict(Counter), []
+    for package, files in packages.items():
+        if not (chosen := [f"--file={file}" for file in files if file in (options.files or files)]):
+            continue
+        line = ["cargo", "mutants", "--package", package, *chosen]
+        line += drawn(line, package, options) if options.sample else []
+        (out / package).mkdir(parents=True, exist_ok=True)
+        code = subprocess.run(["nice", *line, *(["--list"] if options.list else ["--output", out / package]), *more], cwd=ROOT).returncode
+        # 2: some were missed, 3: some timed out.
+        if code not in (0, 2, 3):
+            raise Invalid(f"cargo mutants: exit code {code}")
+        outcomes = [] if options.list else json.loads((out / package / "mutants.out/outcomes.json").read_text())["outcomes"]
+        for mutant, summary in [(one["scenario"]["Mutant"], one["summary"]) for one in outcomes if one["scenario"] != "Baseline"]:
+            counts[mutant["file"]][summary] += 1
+            # Without the line number, which changes.
+            if summary == "MissedMutant" and f"`{mutant['name'].split(': ', 1)[1]}`" not in known:
+                unknown.append(mutant["name"])
+    if options.list:
+        return True
+    kinds = ("CaughtMutant", "MissedMutant", "Timeout", "Unviable")
+    print(f"{'file':<32} {'caught':>7} {'missed':>7} {'timeout':>8} {'unviable':>9}")
+    for file, count in sorted(counts.items()):
+        print(f"{file:<32} {count[kinds[0]]:>7} {count[kinds[1]]:>7} {count[kinds[2]]:>8} {count[kinds[3]]:>9}")
+    # A mutant that times out counts as caught.
+    caught, missed = (sum(count[kind] for count in counts.values() for kind in some) for some in (("CaughtMutant", "Timeout"), ("MissedMutant",)))
+    if caught + missed == 0:
+        raise Invalid("no mutant was tested")
+    print(f"{caught} of {caught + missed} caught: {100 * caught / (caught + missed):.1f} %", *(f"not in docs/mutants.md: {name}" for name in unknown), sep="\n")
+    return not unknown and caught >= 0.9 * (caught + missed)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", choices=["worst", "nccl"])
+    parser.add_argument("which", choices=["worst", "nccl", "code"])
     parser.add_argument("--out", help="directory for results [default: target/WHICH-mutants]")
     parser.add_argument("--only", default="", metavar="REGEX", help="mutations whose name begins so")
     parser.add_argument("--list", action="store_true", help="only list the mutations and what must detect each")
@@ -202,8 +261,17 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="worst: commands at the same time, each on its own core")
     parser.add_argument("--rounds", type=int, default=3, help="nccl: rounds of the tests with chance (GINLAB_ROUNDS)")
     parser.add_argument("--times", type=int, default=1, help="nccl: runs of each mutation; the table counts those in which a test failed")
-    options = parser.parse_args()
+    parser.add_argument("--sample", type=int, metavar="N", help="code: N mutants of each package")
+    parser.add_argument("--seed", type=int, default=1, help="code: seed of a sample")
+    options, more = parser.parse_known_args()
+    options.files = [word for word in more if word.endswith(".rs")]
+    more = [word for word in more if word not in options.files]
     table = load(f"{options.which}-mutants")
+    out = Path(options.out or ROOT / f"target/{options.which}-mutants").resolve()
+    if options.which == "code":
+        return 0 if of_code(out, table["packages"], options, more) else 1
+    if options.files or more:
+        parser.error(f"unknown argument {(options.files + more)[0]}")
     mutations = [one for one in table["mutations"] if re.match(options.only, one["name"])]
     if not mutations:
         raise Invalid(f"no mutation begins with {options.only}")
@@ -218,7 +286,6 @@ def main():
         for one in mutations:
             print(f"{one['name']:<28} {one['file'] + ':' + str(one['line']):<48} {len(one['rows']) if 'rows' in one else one['checks']}")
         return 0
-    out = Path(options.out or ROOT / f"target/{options.which}-mutants").resolve()
     (out / "logs").mkdir(parents=True, exist_ok=True)
     copy_tree(out / "tree", texts)
     said = build(out, table)

@@ -1,10 +1,13 @@
-"""Processes of a run: their environment, ranks and ports. Used by matrix.py and faults.py."""
+"""Processes of a run: their environment, ranks and ports. Used by matrix.py, faults.py and mutations.py."""
 
 import os
 import signal
 import socket
 import subprocess
 from pathlib import Path
+
+# Runs a command in its own namespaces, and ends it if this program ends.
+SPACES = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--ipc", "--net", "--fork", "--kill-child", "--mount-proc"]
 
 
 def processes():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KEYS = set("name limit command shell args env let each needs exit says not verify least then leaves beside ranks signal gives optional reads record "
-           "stdout header merge finish always jobs when group matching".split())
+           "stdout header merge finish always jobs when group matching cell retry skip".split())
 OF_GROUP = {"rows", "use", "matching"}
 FIELD = re.compile(r"(?<!\{)\{(=[^{}]+|\$?\w+)\}(?!\})")
 
@@ -87,8 +87,8 @@ def listed(table, group, names):
     """Returns the rows of a group with their defaults, and those of another table that it uses, whose variables are added to `names`."""
     own = {key: value for key, value in group.items() if key not in OF_GROUP}
     if "use" not in group:
-        default = {"name": "{group}-{number}", "group": group.get("name", "")}
-        return [merged(table.get("row", {}), own | default, row) for row in group.get("rows", [])]
+        default, own["group"] = {"name": "{group}-{number}"}, own.pop("name", "")
+        return [merged(default, table.get("row", {}), own, row) for row in group.get("rows", [])]
     other = load(group["use"])
     for name, value in variables(other, names["device"]).items():
         names.setdefault(name, value)

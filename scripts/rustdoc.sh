@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Replaces rustdoc when cargo runs documentation tests: also builds the pages of the crate from the same libraries, so
-# that broken links are detected. Skips pages and tests whose libraries have not changed since they passed (10 s on two
-# cores).
+# that broken links are detected.
 #
 #   RUSTDOC=$PWD/scripts/rustdoc.sh GINLAB_PAGES=DIR cargo test --doc     DIR: for the pages
 #
@@ -37,34 +36,12 @@ while (($#)); do
     shift
 done
 if [[ $is_test ]]; then
-    made_of() {
-        printf '%s\n' "${pages[@]}" "${RUSTDOCFLAGS-}"
-        for word in "${pages[@]}"; do
-            if [[ $word == *=*.@(rlib|rmeta|so) ]]; then stat -c '%n %s %y' "${word#*=}"; fi
-        done
-    }
-    stamp=$GINLAB_PAGES/.made-of-$(printf '%s\n' "${pages[@]}" | cksum | cut -d ' ' -f 1)
-    key=$(made_of | cksum)
-    making=
-    if [[ $key != "$(cat "$stamp" 2>/dev/null)" ]]; then
-        # Concurrent with the tests: each uses one core most of the time.
-        mkdir -p "$GINLAB_PAGES"
-        { rustdoc "${pages[@]}" --out-dir "$GINLAB_PAGES" && without_mpi && echo "$key" >"$stamp"; } >"$stamp.said" 2>&1 &
-        making=$!
-    fi
-    passed=$(printf '%s\n' "$key" "${arguments[@]}" "$(rustdoc --version)" | cksum)
+    # Concurrent with the tests: each uses one core most of the time.
+    mkdir -p "$GINLAB_PAGES"
+    { rustdoc "${pages[@]}" --out-dir "$GINLAB_PAGES" && without_mpi; } &
     code=0
-    if [[ $passed == "$(cat "$stamp.passed" 2>/dev/null)" ]]; then
-        echo "tests of documentation: passed with these libraries before" >&2
-    elif rustdoc "${arguments[@]}"; then
-        echo "$passed" >"$stamp.passed"
-    else
-        code=1
-    fi
-    if [[ -n $making ]]; then
-        wait "$making" || code=1
-        cat "$stamp.said" >&2
-    fi
+    rustdoc "${arguments[@]}" || code=1
+    wait $! || code=1
     exit "$code"
 fi
 exec rustdoc "${arguments[@]}"

@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
 # Runs the unchanged deploy/slurm/ginlab.sbatch under a real Slurm: slurmctld and two slurmd in the two nodes of
-# scripts/rails-lab.sh, with four shaped rails. Runs the same commands with mpirun before and after it and compares the
-# rates; the two runs of mpirun show the lab's own variation. Finally a job in which one rank fails, which must end
-# immediately.
+# scripts/rails-lab.sh, with four shaped rails. Then a job in which one rank fails, which must end immediately.
 #
 #   scripts/slurm-lab.sh [DIR]     DIR: for results and transcript [default: target/slurm-lab]
 #
@@ -12,7 +10,7 @@
 #   PAGE    file with commands to run instead on the first node, in the caller's directory
 #   WRITE, PROXY, ALL2ALL   options of the experiments  [default: short sweeps]
 #
-# Needs root, Debian's slurm-wlm and munge, and Open MPI. Removes everything that it makes: namespaces, daemons, a
+# Needs root, and Debian's slurm-wlm and munge. Removes everything that it makes: namespaces, daemons, a
 # directory in /tmp. Exit codes: 0 ok, 1 failed, 77 skipped with the reason.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -21,8 +19,8 @@ ginlab=$(realpath "${GINLAB:-target/release/ginlab}")
 skip() { printf 'slurm-lab.sh: skipped: %s\n' "$1" >&2; exit 77; }
 fail() { printf 'slurm-lab.sh: %s\n' "$1" >&2; exit 1; }
 [[ $(id -u) == 0 ]] || skip 'network namespaces need root'
-for tool in slurmctld slurmd munged sbatch srun mpirun ip; do
-    command -v "$tool" >/dev/null || skip "no $tool here: apt-get install slurm-wlm munge openmpi-bin iproute2"
+for tool in slurmctld slurmd munged sbatch srun ip; do
+    command -v "$tool" >/dev/null || skip "no $tool here: apt-get install slurm-wlm munge iproute2"
 done
 [[ -n ${PAGE:-} ]] || grep -q "^MPI  *[^n]" <<<"$("$ginlab" --version)" || skip "$ginlab is built without MPI: make build FEATURES=mpi"
 mkdir -p "$out"
@@ -60,14 +58,7 @@ shift
 exec ip netns exec "$LAB_PREFIX-$node" unshare --uts --mount bash -c \
     'hostname "$0"; mount --bind "$LAB_WORK/hosts" /etc/hosts; exec "$@"' "lab$node" "$@"
 INNER
-cat >"$work/rsh" <<'INNER'
-#!/bin/bash
-# Remote shell for mpirun: HOST COMMAND...
-host=$1
-shift
-exec "$LAB_WORK/enter" "${host#lab}" bash -c "$*"
-INNER
-chmod +x "$work/enter" "$work/rsh"
+chmod +x "$work/enter"
 export LAB_PREFIX=$prefix LAB_WORK=$work SLURM_CONF=$work/slurm.conf
 mkdir -p "$work/state" "$work/spool/lab0" "$work/spool/lab1" "$work/tmp/lab0" "$work/tmp/lab1"
 head -c 1024 /dev/urandom >"$work/munge.key"
@@ -144,8 +135,6 @@ if grep -q pmix <<<"$kinds"; then mpi=pmix bootstrap=mpi; else mpi=none bootstra
 export GINLAB=$ginlab PROVIDER=tcp DEVICE=emulated RAILS=4 MPI=$mpi BOOTSTRAP=$bootstrap MASTER_ADDR=10.99.0.1
 export WRITE="${WRITE:--b 256K -e 256K -n 8 -r 2}"
 export PROXY="${PROXY:--b 1M -e 4M -f 4 -n 16 -r 5 --mode nbi --strategy split}" ALL2ALL="${ALL2ALL:--b 256K -e 1M -f 4 -n 20 --strategy split}"
-read -ra proxy <<<"$PROXY"
-read -ra all2all <<<"$ALL2ALL"
 {
     printf '$ slurmctld -V; sinfo -N -l; srun --mpi=list\n'
     slurmctld -V
@@ -153,39 +142,11 @@ read -ra all2all <<<"$ALL2ALL"
     printf '%s\n' "$kinds"
     printf '$ sbatch --wait --ntasks-per-node=%s deploy/slurm/ginlab.sbatch   (PROVIDER=tcp DEVICE=emulated RAILS=4 MPI=%s BOOTSTRAP=%s)\n' "$tasks" "$mpi" "$bootstrap"
 } | tee "$out/transcript.txt"
-# Runs the same commands with mpirun in the same lab.
-by_mpirun() { # FOLDER NAME ARGUMENTS...
-    local folder=$out/$1 name=$2
-    shift 2
-    mkdir -p "$folder"
-    timeout 200 "$work/enter" 0 mpirun --allow-run-as-root --bind-to none --mca plm_rsh_agent "$work/rsh" --mca routed direct \
-        --mca oob_tcp_if_include 10.99.0.0/24 --mca btl_tcp_if_include 10.99.0.0/24 \
-        --host "lab0:$tasks,lab1:$tasks" -np "$((2 * tasks))" "$ginlab" "$name" "$@" --bootstrap mpi -p tcp -d emulated \
-        --no-header --color never --csv "$folder/$name.csv" --json "$folder/$name.json"
-}
-both_by_mpirun() { # FOLDER
-    printf '== the same with mpirun: %s\n' "$1"
-    by_mpirun "$1" proxy --rails 1,4 "${proxy[@]}"
-    by_mpirun "$1" all2all --rails 1,4 "${all2all[@]}"
-}
-both_by_mpirun mpirun-before | tee -a "$out/transcript.txt"
 code=0
 OUT=$out/slurm timeout 400 "$work/enter" 0 sbatch --wait --chdir="$PWD" --ntasks-per-node="$tasks" --output="$work/job.out" \
     deploy/slurm/ginlab.sbatch 2>&1 | tee -a "$out/transcript.txt" || code=$?
 sed "s|$work|WORK|g" "$work/job.out" | tee -a "$out/transcript.txt"
 ((code == 0)) || { tail -n 20 "$work"/*.log >&2; fail "the job ended with exit code $code"; }
-
-both_by_mpirun mpirun-behind | tee -a "$out/transcript.txt"
-for name in proxy all2all; do
-    for other in slurm/$name.csv mpirun-behind/$name.csv; do
-        printf '$ ginlab compare mpirun-before/%s.csv %s\n' "$name" "$other"
-        "$ginlab" compare "$out/mpirun-before/$name.csv" "$out/$other"
-    done
-done 2>&1 | tee -a "$out/transcript.txt"
-{
-    printf '$ tc -s qdisc   (packets dropped by the rails)\n'
-    for node in 0 1; do tc -n "$prefix-$node" -s qdisc show | awk -v node="$node" '/^qdisc tbf/ {rail = $5} /dropped/ && rail {print "lab" node, rail, $0; rail = ""}'; done
-} | tee -a "$out/transcript.txt"
 
 # A rank fails while the others wait for it: --kill-on-bad-exit terminates them, and the job gets the largest exit code.
 cat >"$work/dies" <<'INNER'

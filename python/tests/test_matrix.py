@@ -19,11 +19,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 MATRIX = ROOT / "scripts/matrix.py"
 # A program for rows, which prints, writes a CSV file, and ends as its arguments request.
 PROGRAM = """#!/bin/sh
-csv=; code=0
+csv=; code=0; columns=case,status,wrong,ratio
 while [ $# -gt 0 ]; do
     case $1 in
     --say) echo "$2"; shift ;;
-    --rows) printf 'case,status,wrong,ratio\\n%b' "$2" >"$csv"; shift ;;
+    --rows) printf '%s\\n%b' "$columns" "$2" >"$csv"; shift ;;
+    --columns) columns=$2; shift ;;
     --csv) csv=$2; shift ;;
     --sleep) sleep "$2"; shift ;;
     --leave) echo x >"$2"; shift ;;
@@ -54,6 +55,7 @@ class Rows(unittest.TestCase):
 
     def test_each_wrong_expectation_fails_its_row(self) -> None:
         rows = "--csv {csv} --rows 'put,ok,0,1.0\\nput,ok,0,0.9\\n'"
+        named = "--csv {csv} --columns case,status,wrong_bytes,ratio --rows put,ok,0,1"
         for right, wrong, text in [
             ("exit = 3, args = '--code 3'", "exit = 0, args = '--code 3'", "exit code 3 instead of 0"),
             ("exit = [1, 3], args = '--code 3'", "exit = [1, 2], args = '--code 3'", "exit code 3 instead of 1 or 2"),
@@ -61,6 +63,7 @@ class Rows(unittest.TestCase):
             ("not = 'ERROR: [1-9]', args = '--say \"ERROR: 0\"'", "not = 'ERROR: [0-9]', args = '--say \"ERROR: 0\"'", "says 'ERROR: 0'"),
             ("limit = 9, args = '--sleep 0'", "limit = 0.2, args = '--sleep 9'", "did not end within its limit"),
             (f'verify = true, args = "{rows}"'.replace("\\n", "\\\\n"), "verify = true, args = '--csv {csv} --rows put,ok,1,1'", "1 rows, 0 not ok, 1 wrong bytes"),
+            (f'verify = true, args = "{named}"', f'verify = true, args = "{named[:-3]}1,1"', "1 rows, 0 not ok, 1 wrong bytes"),
             (f'verify = true, args = "{rows}"'.replace("\\n", "\\\\n"), "verify = true, args = '--csv {csv} --rows put,failed,,1'", "1 rows, 1 not ok"),
             (f'least = {{ column = "ratio", value = 0.9, where = {{ case = "put" }} }}, args = "{rows}"'.replace("\\n", "\\\\n"),
              f'least = {{ column = "ratio", value = 0.95, where = {{ case = "put" }} }}, args = "{rows}"'.replace("\\n", "\\\\n"), "1 of 2 rows have ratio below 0.95"),
@@ -117,14 +120,14 @@ class Rows(unittest.TestCase):
             words = ["a", "b"]
             [[group]]
             command = "{ginlab} --csv {csv} --rows put,ok,0,{=seed * 2} --code {=FAILS}"
-            record = { file = "all.csv", columns = ["seed", "letter=word", "code", "rows", "wrong", "ratio=last_ratio"] }
+            record = { file = "all.csv", columns = ["seed", "letter=word", "code", "rows", "wrong_bytes", "ratio=last_ratio"] }
             exit = 0
             each = { seed = "{seeds}", word = "{words}" }
             rows = [{ name = "{word}-{seed}" }]"""
         self.assertEqual(self.run_table(table.replace("FAILS", "seed == 2 and 7 or 0")).returncode, 1)
         self.assertEqual([row["result"] for row in self.steps().values()], ["ok", "ok", "failed", "failed", "ok", "ok"])
         lines = (self.folder / "out/all.csv").read_text().splitlines()
-        self.assertEqual(lines[:2] + lines[3:4], ["seed,letter,code,rows,wrong,ratio", "1,a,0,1,0,2", "2,a,7,1,0,4"])
+        self.assertEqual(lines[:2] + lines[3:4], ["seed,letter,code,rows,wrong_bytes,ratio", "1,a,0,1,0,2", "2,a,7,1,0,4"])
         # Only the rows that have failed run again.
         done = self.run_table(table.replace("FAILS", "0"), "--resume")
         self.assertEqual((done.returncode, done.stdout.count("== one/")), (0, 2), done.stdout)
@@ -184,7 +187,7 @@ class Rows(unittest.TestCase):
 
     def test_every_table_expands_for_any_number_of_gpus(self) -> None:
         double = self.folder / "nvidia-smi"
-        # The tables of scripts/faults.py and scripts/mutations.py have no groups of rows.
+        # The tables of scripts/mutations.py have no groups of rows.
         tables = sorted(path.stem for path in (ROOT / "scripts/tables").glob("*.toml") if "[[group]]" in path.read_text())
         self.assertGreater(len(tables), 10)
         for gpus in ("0", "1", "4"):
@@ -196,13 +199,46 @@ class Rows(unittest.TestCase):
             for table in tables:
                 self.assertIn(f"{table}/", done.stdout)
 
+    def test_failed_rows_are_retried_and_codes_skip(self) -> None:
+        done = self.run_table(f"""
+            [[group]]
+            jobs = "1"
+            retry = true
+            skip = 77
+            record = {{ file = "all.csv", columns = ["name", "status", "first_try"] }}
+            rows = [
+                {{ name = "once", shell = "test -e {self.folder}/once || {{{{ touch {self.folder}/once; exit 1; }}}}" }},
+                {{ name = "never", shell = "echo no; exit 1" }},
+                {{ name = "cannot", shell = "echo no card; exit 77" }},
+            ]""")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        lines = (self.folder / "out/all.csv").read_text().splitlines()
+        failed = "failed: exit code 1 instead of 0"
+        self.assertEqual(lines[1:], [f"once,ok,{failed}", f"never,{failed},{failed}", "cannot,skipped: no card,skipped: no card"])
+
+    @unittest.skipIf(os.geteuid(), "namespaces need root")
+    def test_cells_are_separate_and_report_leftovers(self) -> None:
+        done = self.run_table("""
+            [[group]]
+            cell = true
+            needs = "namespaces"
+            record = { file = "all.csv", columns = ["name", "status", "leftovers"] }
+            rows = [
+                { name = "clean", shell = "echo x >here; ls /tmp /dev/shm /sys/class/net", not = 'gm[.]' },
+                { name = "file", shell = "echo x >/tmp/file; sleep 77 & exit 5", exit = 5 },
+            ]""")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        lines = (self.folder / "out/all.csv").read_text().splitlines()
+        self.assertEqual(lines[1:], ["clean,ok,", "file,failed: left: /tmp/file; process sleep 77,/tmp/file; process sleep 77"])
+
     def test_card_ratio_fails_beyond_its_bound(self) -> None:
         # fi_rma_bw at 64 KiB: 10465.7 MB/s (tests/fixtures/p5/fi_rma_bw.txt).
         for gbytes, wrong, sizes, code in [(10.4, 0, 1, 0), (8.8, 0, 1, 1), (12.1, 0, 1, 1), (10.4, 1, 1, 1), (10.4, 0, 2, 1)]:
             rows = self.folder / "rows.csv"
-            rows.write_text(f"case,size_bytes,rails,bandwidth_gbytes_s,wrong\ncpu-write,65536,1,{gbytes},{wrong}\nput,65536,1,1,0\n")
-            words = [sys.executable, str(ROOT / "scripts/card-ratio.py"), str(rows), "--case", "cpu-write", "--sizes", str(sizes)]
-            self.assertEqual(subprocess.run(words, capture_output=True).returncode, code, words)
+            for column in ("wrong", "wrong_bytes"):
+                rows.write_text(f"case,size_bytes,rails,bandwidth_gbytes_s,{column}\ncpu-write,65536,1,{gbytes},{wrong}\nput,65536,1,1,0\n")
+                words = [sys.executable, str(ROOT / "scripts/card-ratio.py"), str(rows), "--case", "cpu-write", "--sizes", str(sizes)]
+                self.assertEqual(subprocess.run(words, capture_output=True).returncode, code, words)
 
 
 if __name__ == "__main__":
