@@ -121,7 +121,7 @@ def of_worst(out, mutations, options):
         """Runs these seeds of a command up to the first that fails. Returns the code, the number of seeds run, and the message."""
         table, core = work.with_suffix(".csv"), cores.get()
         work.unlink(missing_ok=True)
-        words = ["taskset", "-c", str(core), str(ginlab), "soak", "--stop", "--first", str(first), "--seeds", str(seeds), "--no-header", "--csv", str(table)]
+        words = ["taskset", "-c", str(core), str(ginlab), "soak", "--fail-fast", "--first", str(first), "--seeds", str(seeds), "--no-header", "--csv", str(table)]
         code, text = run([*words, "--", *command.split()], EACH["worst"], name, work)
         cores.put(core)
         ran = 1
