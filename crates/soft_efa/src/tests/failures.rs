@@ -1,5 +1,5 @@
-//! Tests of failed and flushed requests in directly accessed queues: each completion has the ID and the operation of its
-//! request, and each failure is counted under its operation.
+//! Tests of failed and flushed requests in directly accessed queues: each completion has the ID and the operation of
+//! its request, and each failure is counted under its operation.
 
 use super::queues::{DirectSide, counter, read, wait};
 use super::*;
