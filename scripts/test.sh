@@ -2,8 +2,8 @@
 # Runs the tests, or the checks that take longer. Neither needs a GPU. Both stop at the first failure.
 #
 #   scripts/test.sh           build with clippy, all tests, PTX rules (make test). The tests themselves are the last step
-#   scripts/test.sh check     documentation, headers of libfabric and rdma-core, loom, ptxas for all targets, pages,
-#                             Miri, software NICs in a bare Debian 13 (make check)
+#   scripts/test.sh check     documentation, headers of libfabric and rdma-core, programs of others over software NICs, loom,
+#                             ptxas for all targets, pages, Miri, software NICs in a bare Debian 13 (make check)
 #
 #   GINLAB_SKIPS      listed: a test skipped for a reason that is not in tests/skips.txt is a failure
 #   GINLAB_PTXAS      ptxas                 [default: .venv/bin/ptxas]
@@ -229,6 +229,8 @@ checks() {
     # As built by `make demo`: without PTX. (For the build without MPI see scripts/rustdoc.sh.)
     cargo test --quiet --workspace --no-default-features --features mpi --lib --example ranks --no-run
 
+    start programs nice scripts/soft-efa-programs.py "$target/debug/ginlab" "$target/programs"
+
     step 'a bare Debian 13'
     fetched=yes
     finish fetch || fetched=
@@ -250,6 +252,14 @@ checks() {
     finish headers || code=$?
     cat "$target/headers.out"
     ((!code)) || exit "$code"
+
+    step 'programs of others over software NICs'
+    code=0
+    finish programs || code=$?
+    cat "$target/programs.out"
+    ((!code)) || exit "$code"
+    # The rows are `program,version,skipped: reason,seconds`.
+    while IFS= read -r reason; do skip "a program of others: $reason"; done < <(sed -n 's/,[0-9]*$//; s/^[^,]*,[^,]*,skipped: //p' "$target/programs.out")
 
     step 'notebook'
     # The kernel of the notebook is compiled with the same features as above, so that only it is compiled.

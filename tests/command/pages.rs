@@ -66,3 +66,21 @@ fn options_on_pages_exist() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(seen > 100, "only {seen} options were found in the pages");
 }
+
+/// Values are checked before `--help` is reached, so nothing runs.
+#[test]
+fn commands_of_other_repositories_parse() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/from-libefaxx.md");
+    let text = std::fs::read_to_string(page).unwrap();
+    let commands: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .flat_map(|line| line.split('`').skip(1).step_by(2))
+        .filter_map(|code| code.strip_prefix("ginlab "))
+        .collect();
+    assert!(commands.len() > 30, "only {} commands were found", commands.len());
+    for command in commands {
+        let output = run(ginlab(&format!("{command} --help")));
+        assert_eq!(output.code, 0, "ginlab {command}: {}", output.stderr);
+    }
+}

@@ -244,6 +244,14 @@ impl DecodedRequest {
         }
     }
 
+    /// Returns the operation of a request, valid or not, or `None` if it has no known one.
+    pub const fn operation_of(words: &[u64]) -> Option<EfaOperation> {
+        if words.is_empty() || (words[0] >> 16) as u8 & META == 0 {
+            return None;
+        }
+        EfaOperation::of((words[0] >> 16) as u8 & 0xf)
+    }
+
     /// Returns whether the words request a completion, as libraries always do.
     pub const fn asks_for_completion(words: &[u64]) -> bool {
         !words.is_empty() && words[0] >> 24 & COMPLETION as u64 != 0

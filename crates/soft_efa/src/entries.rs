@@ -173,16 +173,11 @@ impl CompletionEntries {
         fence(Ordering::Acquire);
         let words: [u64; WORDS_32] = std::array::from_fn(|word| places[word].load(Ordering::Relaxed));
         *read += 1;
-        let kind = |operation: EfaOperation| match operation {
-            EfaOperation::Send => RequestKind::Send,
-            EfaOperation::Read => RequestKind::Read,
-            EfaOperation::Write => RequestKind::Write,
-        };
         Some(match DecodedCompletion::decode(&words)? {
             DecodedCompletion::Sent(sent) => CompletionEntry {
                 wr_id: sent.id,
                 status: sent.status.into(),
-                kind: kind(sent.operation),
+                kind: sent.operation.into(),
                 number: sent.pair.into(),
                 source: u32::MAX,
                 handle: UNKNOWN,
@@ -196,7 +191,7 @@ impl CompletionEntries {
                     wr_id: arrived.id.into(),
                     status: arrived.status.into(),
                     is_arrival: true,
-                    kind: kind(arrived.operation),
+                    kind: arrived.operation.into(),
                     bytes: arrived.length,
                     immediate: arrived.immediate.map(u32::to_be),
                     number: arrived.pair.into(),

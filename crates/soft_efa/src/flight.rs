@@ -6,7 +6,7 @@
 
 use crate::deliver::{DeliveryOutcome, FOR_EVER, deliver, local_status};
 use crate::origin::Origin;
-use crate::request::{PostedRequest, RequestKind};
+use crate::request::{PostedRequest, RequestIdentity, RequestKind};
 use crate::status;
 use crate::wire::now;
 use card_model::NicFault;
@@ -265,8 +265,8 @@ impl SendSide {
     }
 
     /// Completes a request that was never in flight with this status.
-    pub fn end(&mut self, wr_id: u64, kind: RequestKind, status: u32) {
-        self.tell(wr_id, kind, status, false);
+    pub fn end(&mut self, identity: RequestIdentity, status: u32) {
+        self.tell(identity.wr_id, identity.kind, status, false);
     }
 
     /// Flushes all requests in flight, in the order posted; the first one completes with status `first`. Returns

@@ -13,12 +13,12 @@ use crate::memory::{FILLED, Range};
 use crate::origin::Origin;
 use crate::pair::{Receiver, RingProgress, SoftQueuePair};
 use crate::queue::{PostedReceive, RECEIVE_PIECES};
-use crate::request::{INLINE, PostedRequest, RequestKind};
+use crate::request::{INLINE, PostedRequest, RequestIdentity, RequestKind};
 use crate::rings::{DeviceRing, PairRings};
 use crate::status;
-use efa_queue::intake::{Intake as Rules, Refusal, SendQueue};
+use efa_queue::intake::{Intake as Rules, Refusal};
 use efa_queue::request::{Malformed, RequestData, WORDS, WORDS_128};
-use efa_queue::{DecodedRequest, EfaOperation, ReceivePiece};
+use efa_queue::{DecodedRequest, ReceivePiece};
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
 
@@ -62,7 +62,7 @@ impl SoftQueuePair {
             Ok(count) => count,
             Err(Refusal::Batch { .. }) if intake.is_broken => return false,
             Err(refusal @ Refusal::Batch { number, .. }) => {
-                self.break_off(intake, sender, ring.first_word(number) & 0xffff, &refusal);
+                self.break_off(intake, sender, identity(ring, number), &refusal);
                 return false;
             }
             Err(refusal) => {
@@ -70,8 +70,7 @@ impl SoftQueuePair {
                 let doorbell = ring.rung();
                 // The oldest request in flight takes the status, or if there is none, the request before the doorbell.
                 if !sender.end_all(status::INTERNAL) {
-                    let id = ring.words::<1>(u32::from(doorbell).wrapping_sub(1))[0] & 0xffff;
-                    sender.end(id, RequestKind::Send, status::INTERNAL);
+                    sender.end(identity(ring, u64::from(doorbell.wrapping_sub(1))), status::INTERNAL);
                 }
                 // Continues from the doorbell's value.
                 let new = doorbell.wrapping_sub(intake.sends as u16) as i16;
@@ -99,13 +98,13 @@ impl SoftQueuePair {
         intake: &mut RingProgress,
         sender: &mut SendSide,
     ) {
-        let id = words[0] & 0xffff | words[3] & !0xffff;
+        let identity = RequestIdentity::of(words);
         if intake.is_broken {
-            sender.end(id, RequestKind::Send, status::FLUSHED);
+            sender.end(identity, status::FLUSHED);
             return;
         }
         if self.origin.context.machine.breaks() {
-            self.break_off(intake, sender, id, &"set to the error state by an injected fault");
+            self.break_off(intake, sender, identity, &"set to the error state by an injected fault");
             return;
         }
         match rules.decode(number, words) {
@@ -114,9 +113,9 @@ impl SoftQueuePair {
                 sender.begin(request);
             }
             Err(Refusal::Malformed { why, .. }) if why != Malformed::NotARequest => {
-                sender.end(id, RequestKind::Send, status_of(why));
+                sender.end(identity, status_of(why));
             }
-            Err(refusal) => self.break_off(intake, sender, id, &refusal),
+            Err(refusal) => self.break_off(intake, sender, identity, &refusal),
         }
     }
 
@@ -125,11 +124,7 @@ impl SoftQueuePair {
         let head = &written.head;
         let mut request = PostedRequest {
             wr_id: head.id,
-            kind: match written.operation {
-                EfaOperation::Send => RequestKind::Send,
-                EfaOperation::Write => RequestKind::Write,
-                EfaOperation::Read => RequestKind::Read,
-            },
+            kind: RequestKind::from(written.operation),
             number: head.to.pair.into(),
             qkey: head.to.key,
             // Converts the immediate to C's form, the network byte order.
@@ -172,9 +167,15 @@ impl SoftQueuePair {
     }
 
     /// Puts the queue pair in error because of a request that was never in flight.
-    fn break_off(&self, intake: &mut RingProgress, sender: &mut SendSide, id: u64, why: &dyn Display) {
+    fn break_off(
+        &self,
+        intake: &mut RingProgress,
+        sender: &mut SendSide,
+        identity: RequestIdentity,
+        why: &dyn Display,
+    ) {
         self.say_broken(intake, why);
-        sender.end(id, RequestKind::Send, status::INTERNAL);
+        sender.end(identity, status::INTERNAL);
         sender.end_all(status::FLUSHED);
     }
 
@@ -242,6 +243,11 @@ impl RingProgress {
         }
         self.handles.1.get(usize::from(number)).copied().flatten()
     }
+}
+
+/// Returns the identity of the request in the slot of request `number`.
+fn identity(ring: &DeviceRing, number: u64) -> RequestIdentity {
+    RequestIdentity::of(&ring.words::<WORDS>(number as u32))
 }
 
 fn status_of(malformed: Malformed) -> u32 {

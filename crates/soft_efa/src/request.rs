@@ -2,6 +2,7 @@
 
 use crate::abi::ibv_sge;
 use crate::address::Gid;
+use efa_queue::{DecodedRequest, EfaOperation};
 use std::ffi::c_int;
 
 /// Maximum number of pieces of a send.
@@ -22,6 +23,35 @@ pub enum RequestKind {
     Write,
     /// Reads the peer's registered memory.
     Read,
+}
+
+impl From<EfaOperation> for RequestKind {
+    fn from(operation: EfaOperation) -> RequestKind {
+        match operation {
+            EfaOperation::Send => RequestKind::Send,
+            EfaOperation::Write => RequestKind::Write,
+            EfaOperation::Read => RequestKind::Read,
+        }
+    }
+}
+
+/// Fields of a written request that its completion repeats, also if the request is invalid or flushed.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestIdentity {
+    /// C's ID of the request.
+    pub wr_id: u64,
+    /// Operation of the request; a send if the request has no valid operation.
+    pub kind: RequestKind,
+}
+
+impl RequestIdentity {
+    /// Returns the identity of the request with these words, at least four.
+    pub fn of(words: &[u64]) -> RequestIdentity {
+        RequestIdentity {
+            wr_id: words[0] & 0xffff | words[3] & !0xffff,
+            kind: DecodedRequest::operation_of(words).map(RequestKind::from).unwrap_or_default(),
+        }
+    }
 }
 
 /// A posted request.

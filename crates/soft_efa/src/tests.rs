@@ -11,6 +11,7 @@ use card_model::MachineSpec;
 use std::ptr::null_mut;
 
 mod classic;
+mod failures;
 mod limits;
 mod queues;
 mod refused;

@@ -76,9 +76,10 @@ impl DirectSide {
         let slot = rules::slot(self.posted, self.sends.num_entries) as usize;
         // SAFETY: the slot is within the ring.
         let place = unsafe { self.sends.buffer.add(slot * words.len() * 8).cast::<AtomicU64>() };
-        for (index, word) in words.iter().enumerate() {
+        // The first word is last, and makes the others visible: the engine reads a request that is not rung for.
+        for (index, word) in words.iter().enumerate().rev() {
             // SAFETY: the word is within the slot.
-            unsafe { &*place.add(index) }.store(*word, Ordering::Relaxed);
+            unsafe { &*place.add(index) }.store(*word, Ordering::Release);
         }
         self.posted += 1;
     }
@@ -138,7 +139,7 @@ fn two(description: &str) -> (DirectSide, DirectSide) {
 }
 
 /// Attaches a counter for these operations, either in its own memory or in `place`.
-fn counter(pair: *mut ibv_qp, operations: u32, place: Option<&AtomicU64>) -> *mut ibv_comp_cntr {
+pub fn counter(pair: *mut ibv_qp, operations: u32, place: Option<&AtomicU64>) -> *mut ibv_comp_cntr {
     // SAFETY: the arguments are local variables, or objects that the library returned.
     unsafe {
         let mut efa: efadv_comp_cntr_init_attr = std::mem::zeroed();
@@ -154,7 +155,7 @@ fn counter(pair: *mut ibv_qp, operations: u32, place: Option<&AtomicU64>) -> *mu
     }
 }
 
-fn read(counter: *mut ibv_comp_cntr, failed: bool) -> u64 {
+pub fn read(counter: *mut ibv_comp_cntr, failed: bool) -> u64 {
     let mut value = 0;
     // SAFETY: the arguments are local variables, or objects that the library returned.
     let code = unsafe {
