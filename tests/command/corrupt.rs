@@ -45,10 +45,10 @@ fn short_put_is_detected_in_every_case() {
             let done = run(ginlab(&format!("soak --first 0 --seeds {SEEDS} --no-header --csv - -- {line}")));
             let found = done.stderr.matches("verification failed: ").count();
             let row = rows(&done.stdout).pop();
-            let failed = row.and_then(|row| row.wrong_bytes);
+            let failed = row.and_then(|row| row.own("failed_seeds").number());
             // Command 2 of data-order is a signal without bytes; moe has none with --count immediate.
             let wanted = if case == "data-order" { SEEDS - 1 } else { SEEDS };
-            if (done.code, failed) != (1, Some(wanted as u64)) {
+            if (done.code, failed) != (1, Some(wanted as f64)) {
                 missed.push(format!("{failed:?} of {SEEDS}, {found} by verification: {line}\n{}", done.stderr));
             }
         }
