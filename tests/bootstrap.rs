@@ -7,6 +7,8 @@
 mod partial;
 #[path = "bootstrap/progress.rs"]
 mod progress;
+#[path = "bootstrap/scale.rs"]
+mod scale;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -301,7 +303,7 @@ fn ranks_out_of_step_are_reported() {
         let what = if ranks.rank() == 2 { "row 5" } else { "row 4" };
         ranks.barrier(what).unwrap_err().to_string()
     });
-    contains(&texts[0], "ranks are out of step: rank 2 is at \"row 5\" (step 2), but rank 0 at \"row 4\" (step 2)");
+    contains(&texts[0], "ranks are out of step: rank 2 is at \"row 5\" (step 3), but rank 0 at \"row 4\" (step 3)");
     contains(&texts[1], &texts[0]);
     contains(&texts[2], &texts[0]);
 }
@@ -382,20 +384,6 @@ fn long_parts_arrive_complete() {
             ranks.finish().unwrap();
         });
     }
-}
-
-#[test]
-fn gather_larger_than_one_message_succeeds() {
-    // Each of nine ranks sends a million raw times, 72 MB in total. One message has at most 64 MiB.
-    let lengths = ranks(9, &options(LONG), |mut ranks| {
-        let times = vec![0.1 + ranks.rank() as f64; 1_000_000];
-        let all = ranks.gather_values(&times, "times of a row").unwrap();
-        ranks.finish().unwrap();
-        all.map(|all| all.iter().map(|times| (times.len(), times[999_999])).collect::<Vec<_>>())
-    });
-    let expected: Vec<_> = (0..9).map(|rank| (1_000_000, 0.1 + f64::from(rank))).collect();
-    assert_eq!(lengths[0], Some(expected));
-    assert!(lengths[1..].iter().all(Option::is_none));
 }
 
 #[test]

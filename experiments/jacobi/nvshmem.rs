@@ -56,7 +56,7 @@ impl Jacobi {
         for _ in 0..self.args.repeat.repeats.max(1) {
             // Other ranks wait here.
             let mine = (ranks.rank() == 0).then(|| run(&command, tuple, limit));
-            match ranks.all_gather_values(&mine, "NVSHMEM's run")?.into_iter().next().flatten() {
+            match ranks.value_of_first(&mine, "NVSHMEM's run")? {
                 Some(Ok(times)) => found.push(times),
                 why => {
                     let why = why.and_then(Result::err).unwrap_or_default();

@@ -13,11 +13,14 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags};
+
 use super::error::{BootstrapError, human};
 use super::frame::{self, Frame, FrameKind};
 use super::greeting::{self, Refusal};
 use super::handshake::{self, Key, Unwanted};
 use super::link::Link;
+use super::wait::readable;
 use ginlab_base::limits::explain;
 use ginlab_base::text::printable;
 
@@ -79,8 +82,13 @@ impl Acceptor {
     /// authenticated, each with the frame that identifies the peer.
     pub fn step(&mut self) -> Result<Vec<(Link, Frame)>, BootstrapError> {
         let accepted = self.accept();
+        let ready = self.ready()?;
         let mut come = Vec::new();
-        for mut caller in std::mem::take(&mut self.callers) {
+        for (mut caller, is_ready) in std::mem::take(&mut self.callers).into_iter().zip(ready) {
+            if !is_ready && caller.since.elapsed() < self.patience {
+                self.callers.push(caller);
+                continue;
+            }
             match caller.advance(&self.key, self.patience) {
                 Ok(None) => self.callers.push(caller),
                 Ok(Some(frame)) => come.push((caller.link, frame)),
@@ -94,6 +102,12 @@ impl Acceptor {
             Err(error) if come.is_empty() => Err(error),
             _ => Ok(come),
         }
+    }
+
+    /// Returns by connection whether it has bytes to read or has been closed. Makes one system call for all of them.
+    fn ready(&self) -> Result<Vec<bool>, BootstrapError> {
+        let fds = self.callers.iter().map(|caller| PollFd::new(caller.link.as_fd(), PollFlags::POLLIN));
+        readable(&mut fds.collect::<Vec<_>>())
     }
 
     /// Refuses a connection and reports it on stderr. The parameters are those of [`refuse`](Acceptor::refuse).

@@ -7,6 +7,9 @@ use strum::{EnumString, IntoStaticStr};
 
 use ginlab_base::text::printable;
 
+/// Maximum number of runs of consecutive numbers in a message.
+const MAX_RUNS: usize = 16;
+
 /// Kind of an error. It is sent to the other ranks with the error's text, so that a job ends in the same way on every
 /// rank. For example, a stall that a peer reports counts as a stall on this rank.
 ///
@@ -158,17 +161,26 @@ pub(super) fn human(duration: Duration) -> String {
     }
 }
 
-/// Formats a list of ranks, for example `rank 1` or `ranks 1, 3`.
-pub(super) fn rank_list(ranks: &[usize]) -> String {
+/// Formats an ascending list of ranks, for example `rank 1`, `ranks 1, 3` or `ranks 1 to 4095`.
+#[must_use]
+pub fn rank_list(ranks: &[usize]) -> String {
     format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, numbers(ranks))
 }
 
-/// Formats a list of numbers, for example `0, 2`, or `none`.
+/// Formats an ascending list of numbers, for example `0, 2`, `1 to 4, 7`, or `none`. Omits numbers after [`MAX_RUNS`]
+/// runs, and names their count.
 fn numbers(ranks: &[usize]) -> String {
     if ranks.is_empty() {
         return "none".to_owned();
     }
-    ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+    let runs: Vec<&[usize]> = ranks.chunk_by(|one, next| one + 1 == *next).collect();
+    let run = |run: &&[usize]| match run {
+        [first, _, .., last] => format!("{first} to {last}"),
+        few => few.iter().map(usize::to_string).collect::<Vec<_>>().join(", "),
+    };
+    let shown: Vec<String> = runs.iter().take(MAX_RUNS).map(run).collect();
+    let omitted: usize = runs.iter().skip(MAX_RUNS).map(|run| run.len()).sum();
+    shown.join(", ") + &if omitted > 0 { format!(" and {omitted} more") } else { String::new() }
 }
 
 #[cfg(test)]
@@ -193,6 +205,16 @@ mod tests {
         };
         assert_eq!(left.to_string(), "lost connection to rank 1 (host x, pid 123) during \"start\": exit status: 3");
         assert_eq!(human(Duration::from_millis(200)), "200 ms");
+    }
+
+    #[test]
+    fn messages_about_thousands_of_ranks_are_short() {
+        let all: Vec<usize> = (0..4096).collect();
+        let late = BootstrapError::timed_out(Duration::from_secs(60), &all[1..], &[0], "start", "");
+        assert_eq!(late.to_string(), "timed out after 60 s waiting for ranks 1 to 4095 at \"start\" (arrived: 0)");
+        assert_eq!(rank_list(&[0, 1, 2, 4, 5, 9]), "ranks 0 to 2, 4, 5, 9");
+        let even: Vec<usize> = (0..4096).step_by(2).collect();
+        assert!(rank_list(&even).ends_with("28, 30 and 2032 more"), "{}", rank_list(&even));
     }
 
     #[test]

@@ -107,29 +107,6 @@ pub(super) fn decode(buffer: &[u8], max_bytes: usize) -> Result<Option<(Frame, u
     Ok(Some((frame, total)))
 }
 
-/// Joins byte strings into one payload, each with a length prefix.
-pub(super) fn join_parts<T: AsRef<[u8]>>(parts: &[T]) -> Vec<u8> {
-    let lengths = parts.iter().map(|part| 4 + part.as_ref().len());
-    let mut out = Vec::with_capacity(lengths.sum());
-    for part in parts.iter().map(AsRef::as_ref) {
-        out.extend((part.len() as u32).to_le_bytes());
-        out.extend(part);
-    }
-    out
-}
-
-/// Inverse of [`join_parts`]. Returns `None` if `bytes` are not exactly `count` parts.
-pub(super) fn split_parts(mut bytes: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
-    let mut parts = Vec::new();
-    for _ in 0..count {
-        let (length, rest) = bytes.split_first_chunk::<4>()?;
-        let (part, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-        parts.push(part.to_vec());
-        bytes = rest;
-    }
-    bytes.is_empty().then_some(parts)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -146,11 +123,6 @@ mod tests {
             prop_assert_eq!(used, bytes.len());
             prop_assert_eq!(frame.label, label(&what));
             prop_assert_eq!((frame.kind, frame.step, frame.payload), (FrameKind::Part, step, payload));
-        }
-
-        #[test]
-        fn split_parts_are_joined_again(parts: Vec<Vec<u8>>) {
-            prop_assert_eq!(split_parts(&join_parts(&parts), parts.len()), Some(parts));
         }
     }
 

@@ -6,6 +6,7 @@ use super::frame::{self, FrameKind};
 use super::greeting::{Hello, Refusal, json};
 use super::handshake::{self, Failure, Key, MAX_HELLO_BYTES, Opening, admit, reply};
 use super::identity::Member;
+use super::parts;
 use super::seal::Seal;
 
 fn connector() -> Key {
@@ -100,7 +101,7 @@ pub fn answer(bytes: &[u8]) -> bool {
 pub fn frames(mut bytes: &[u8]) -> bool {
     while let Ok(Some((frame, used))) = frame::decode(bytes, frame::MAX_BYTES) {
         bytes = &bytes[used..];
-        let _ = frame::split_parts(&frame.payload, 3);
+        let _ = parts::split(&frame.payload, 3);
         let _ = serde_json::from_slice::<Vec<usize>>(&frame.payload);
     }
     bytes.is_empty()
@@ -108,7 +109,7 @@ pub fn frames(mut bytes: &[u8]) -> bool {
 
 /// Returns the frames of one step of a job of three ranks, and an abort.
 pub fn steps() -> Vec<Vec<u8>> {
-    let all = frame::join_parts(&[b"first".to_vec(), Vec::new(), vec![7; 40]]);
+    let all = parts::join(&[b"first".to_vec(), Vec::new(), Vec::new()]);
     let frames = [(FrameKind::Part, &b"second"[..]), (FrameKind::Missing, b"[1,2]"), (FrameKind::All, &all)];
     let encoded = frames.map(|(kind, payload)| frame::encode(kind, 3, "row 4 barrier", payload));
     vec![encoded.concat(), frame::encode(FrameKind::Abort, 1, "failed", b"rail 2 is down")]

@@ -51,7 +51,7 @@ use ginlab_base::text::printable;
 const MAGIC: [u8; 8] = *b"ginlab\r\n";
 
 /// Version of the protocol. Must be raised whenever frames or their meaning change.
-const PROTOCOL: u32 = 3;
+const PROTOCOL: u32 = 4;
 
 /// Maximum length of a token.
 pub(super) const MAX_TOKEN_BYTES: usize = 256;
@@ -384,7 +384,7 @@ pub(super) mod tests {
         for version in [2, 9] {
             let mut other = first.clone();
             other[8] = version;
-            let said = format!("protocol {version}, but this side uses 3");
+            let said = format!("protocol {version}, but this side uses {PROTOCOL}");
             // The version is checked even before the remaining bytes have arrived.
             for bytes in [&other[..START_BYTES], &other] {
                 assert!(matches!(knock(bytes), Err(Unwanted::Other(why)) if why.contains(&said)));

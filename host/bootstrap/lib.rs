@@ -42,6 +42,7 @@ mod middle;
 mod mpi;
 mod open;
 mod partial;
+mod parts;
 mod progress;
 mod seal;
 pub mod session;
@@ -56,13 +57,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use detect::{BootstrapKind, Launcher, process_env};
-pub use error::{BootstrapError, FailureKind};
+pub use error::{BootstrapError, FailureKind, rank_list};
 pub use identity::Member;
 pub use local::{is_spawned_child, random_token};
 pub use partial::MissingRank;
 pub use tcp::{TcpSettings, token_for};
 
 use ginlab_base::pairing::Pairing;
+use parts::Spread;
 use progress::{Reporter, lock};
 use star::Star;
 
@@ -220,7 +222,7 @@ impl Bootstrap {
     /// rank's part may have up to 1 GiB. Long parts are sent in pieces, each within the timeout. For small typed values
     /// use [`Bootstrap::all_gather_values`].
     pub fn all_gather(&mut self, bytes: &[u8], what: &str) -> Result<Vec<Vec<u8>>, BootstrapError> {
-        self.in_pieces(bytes, usize::MAX, what)
+        self.in_pieces(bytes, Spread::All, what)
     }
 
     /// Waits until all ranks have called this function.
@@ -237,7 +239,10 @@ impl Bootstrap {
     /// Compares values that must be the same on all ranks. All ranks return the same one-line error for the first
     /// difference.
     pub fn compare(&mut self, fingerprint: Vec<(String, String)>) -> Result<(), BootstrapError> {
-        let all = self.all_gather(&greeting::json(&fingerprint), "comparison of options")?;
+        let mut all = self.all_gather(&greeting::json(&fingerprint), "comparison of options")?;
+        if all.iter().all(|one| *one == all[0]) {
+            all.truncate(1);
+        }
         let parsed: Result<Vec<Vec<(String, String)>>, _> = all.iter().map(|one| serde_json::from_slice(one)).collect();
         let difference = match parsed {
             Ok(fingerprints) => detect::first_difference(&fingerprints),

@@ -133,10 +133,13 @@ impl Link {
     /// Reads and decodes all available bytes. Returns an error for invalid bytes. A closed connection is not an error:
     /// it sets [`Link::closed`].
     pub fn fill(&mut self) -> Result<(), String> {
-        match &self.spoilt {
-            Some(text) => Err(text.clone()),
-            None => self.fill_sound().inspect_err(|text| self.spoilt = Some(text.clone())),
-        }
+        self.sound()?;
+        self.fill_sound().inspect_err(|text| self.spoilt = Some(text.clone()))
+    }
+
+    /// Returns the error that an earlier [`Link::fill`] has returned, if any.
+    pub fn sound(&self) -> Result<(), String> {
+        self.spoilt.clone().map_or(Ok(()), Err)
     }
 
     fn fill_sound(&mut self) -> Result<(), String> {

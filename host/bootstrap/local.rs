@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use super::children::Children;
 use super::detect::{Env, RANK, number, process_env, required};
 use super::error::BootstrapError;
+use super::open::check_files;
 use super::star::Star;
 use super::{Bootstrap, BootstrapKind, BootstrapOptions};
 
@@ -73,6 +74,7 @@ impl Bootstrap {
         if ranks == 1 {
             return Bootstrap::centre(BootstrapKind::Local, Star::new(0, 1, None), None, options);
         }
+        check_files(ranks)?;
         let mut children = Children::default();
         let (listener, token) = start(ranks, &mut children)?;
         let star = Star::new(0, ranks, Some(children));

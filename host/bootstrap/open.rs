@@ -4,6 +4,7 @@ use super::acceptor::Acceptor;
 use super::connect::Search;
 use super::frame::{self, FrameKind};
 use super::greeting::{self, Hello};
+use super::parts::Spread;
 use super::progress::Reporter;
 use super::star::Star;
 use super::wait::Clock;
@@ -11,6 +12,7 @@ use super::{
     Bootstrap, BootstrapError, BootstrapKind, BootstrapOptions, Member, TcpSettings, detect, is_spawned_child,
     process_env, tcp,
 };
+use ginlab_base::limits;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 
@@ -125,7 +127,8 @@ impl Bootstrap {
         Bootstrap::start(kind, star, None, clock, options)
     }
 
-    /// Runs the first step of every job: all ranks exchange their [`Member`] and compare their options.
+    /// Runs the first steps of every job: all ranks exchange their [`Member`] and compare their options. Process IDs
+    /// have their own step, so that the parts of the first one are equal on all ranks of a host.
     fn start(
         kind: BootstrapKind,
         mut star: Star,
@@ -154,9 +157,10 @@ impl Bootstrap {
             #[cfg(feature = "mpi")]
             session: None,
         };
-        let mine = greeting::json(&Member::here());
+        let here = Member::here();
+        let mine = greeting::json(&Member { pid: 0, ..here.clone() });
         let mut infos =
-            opened.guard(|star| star.exchange(&mine, usize::MAX, "start", &mut clock, acceptor.as_mut()))?;
+            opened.guard(|star| star.exchange(&mine, Spread::All, "start", &mut clock, acceptor.as_mut()))?;
         // All ranks have connected. Closes the port.
         drop(acceptor);
         let gone: Vec<bool> = infos.iter().map(|info| partial && info.is_empty()).collect();
@@ -166,7 +170,16 @@ impl Bootstrap {
         }
         for (rank, info) in infos.iter().enumerate() {
             let garbage = |error| BootstrapError::garbage(format_args!("rank {rank}"), error);
-            opened.members.push(serde_json::from_slice::<Member>(info).map_err(garbage)?);
+            let member = match opened.members.last() {
+                Some(member) if infos[rank - 1] == *info => member.clone(),
+                _ => serde_json::from_slice::<Member>(info).map_err(garbage)?,
+            };
+            opened.members.push(member);
+        }
+        // Four bytes on every rank, so that the parts have one length.
+        let pids = opened.all_gather_values(&here.pid.to_le_bytes(), "process IDs")?;
+        for (member, pid) in opened.members.iter_mut().zip(pids) {
+            member.pid = u32::from_le_bytes(pid);
         }
         let mut options = vec![("ginlab version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
         options.extend(fingerprint);
@@ -175,6 +188,15 @@ impl Bootstrap {
             opened.reporter = Some(Reporter::start(&opened.star, timeout));
         }
         Ok(opened)
+    }
+}
+
+/// Returns an error if rank 0 cannot open a connection to each of the `size` ranks. Without this check, the connection
+/// that exceeds the limit would be refused only after all others have connected.
+pub(super) fn check_files(size: usize) -> Result<(), BootstrapError> {
+    match limits::lacking_files(size as u64) {
+        Some(why) => Err(BootstrapError::usage(format!("connections of {size} ranks: {why}"))),
+        None => Ok(()),
     }
 }
 

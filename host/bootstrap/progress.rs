@@ -21,6 +21,9 @@ use super::wait::Clock;
 /// Maximum interval between progress reports, and between reports of the ranks missing at a step.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
+/// Maximum number of ranks whose last progress an error names.
+const MAX_NOTED: usize = 4;
+
 /// Returns the interval between reports in a job whose waits have this limit: at most a quarter of it.
 pub(super) fn report_every(timeout: Duration) -> Duration {
     (timeout / 4).clamp(Duration::from_millis(1), REPORT_EVERY)
@@ -112,15 +115,14 @@ impl RankProgress {
         ranks.iter().filter_map(|rank| self.last.get(*rank)?.as_ref())
     }
 
-    /// Returns the times at which these ranks last made progress, for the error of a wait for them. The text is empty
-    /// if no progress of any of them is known.
+    /// Returns the times at which the first few of these ranks last made progress, for the error of a wait for them.
+    /// The text is empty if no progress of any of them is known.
     pub fn note(&self, ranks: &[usize]) -> String {
         let mut text = String::new();
-        for rank in ranks {
-            if let Some(Some(last)) = self.last.get(*rank) {
-                let seconds = Duration::from_secs(last.elapsed().as_secs());
-                let _ = write!(text, "; the last progress of rank {rank} was {} ago", human(seconds));
-            }
+        let known = ranks.iter().filter_map(|rank| Some((rank, (*self.last.get(*rank)?)?)));
+        for (rank, last) in known.take(MAX_NOTED) {
+            let seconds = Duration::from_secs(last.elapsed().as_secs());
+            let _ = write!(text, "; the last progress of rank {rank} was {} ago", human(seconds));
         }
         text
     }

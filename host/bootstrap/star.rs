@@ -17,8 +17,9 @@ use super::greeting::{self, Hello};
 use super::identity::Member;
 use super::link::{Link, last_words_of};
 use super::partial::Excluded;
+use super::parts::{self, Spread};
 use super::progress::{RankProgress, lock, report_every};
-use super::wait::Clock;
+use super::wait::{Clock, SLICE, readable};
 
 /// Maximum time for reporting an error to the other ranks.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -33,6 +34,8 @@ pub(super) struct Star {
     pub links: Vec<Option<Link>>,
     /// This field is declared after the links: connections are closed before children are stopped.
     pub children: Option<Children>,
+    /// Time at which it was last checked whether a child has exited.
+    children_checked: Instant,
     step: u64,
     pub progress: RankProgress,
     /// Whether the job continues without missing ranks.
@@ -45,15 +48,16 @@ impl Star {
     pub fn new(rank: usize, size: usize, children: Option<Children>) -> Self {
         let links = (0..size).map(|_| None).collect();
         let excluded = (0..size).map(|_| None).collect();
-        Star { rank, size, links, children, step: 0, progress: RankProgress::new(rank, size), partial: false, excluded }
+        let (progress, children_checked) = (RankProgress::new(rank, size), Instant::now());
+        Star { rank, size, links, children, children_checked, step: 0, progress, partial: false, excluded }
     }
 
-    /// Returns the bytes of all ranks, by rank. Ranks other than 0 receive only the first `spread` bytes of each part.
-    /// While `acceptor` is given, ranks may still connect.
+    /// Returns the bytes of all ranks, by rank. Ranks other than 0 receive the parts that `spread` selects. While
+    /// `acceptor` is given, ranks may still connect.
     pub fn exchange(
         &mut self,
         bytes: &[u8],
-        spread: usize,
+        spread: Spread,
         what: &str,
         clock: &mut Clock,
         acceptor: Option<&mut Acceptor>,
@@ -61,8 +65,7 @@ impl Star {
         let all = if self.rank == 0 {
             let parts = self.collect(bytes, what, clock, acceptor)?;
             if self.size > 1 {
-                let told: Vec<&[u8]> = parts.iter().map(|part| &part[..part.len().min(spread)]).collect();
-                let told = frame::join_parts(&told);
+                let told = parts::join(&spread.told(&parts));
                 if told.len() > MAX_BYTES {
                     return Err(BootstrapError::too_large(what, told.len()));
                 }
@@ -171,7 +174,7 @@ impl Star {
                 // Progress is also sent to the missing ranks, which may be waiting for one another.
                 self.report_progress();
             }
-            let mut fds: Vec<PollFd> = self.readable();
+            let mut fds: Vec<PollFd> = self.readable().map(|(_, fd)| fd).collect();
             if let Some(acceptor) = acceptor.as_deref() {
                 fds.extend(acceptor.descriptors().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
             }
@@ -189,7 +192,7 @@ impl Star {
             while let Some(frame) = self.links[0].as_mut().and_then(|link| link.frames.pop_front()) {
                 match frame.kind {
                     FrameKind::All if frame.step == self.step => {
-                        return frame::split_parts(&frame.payload, self.size)
+                        return parts::split(&frame.payload, self.size)
                             .ok_or_else(|| self.garbage(0, "inconsistent parts".into()));
                     }
                     FrameKind::Missing if frame.step == self.step => {
@@ -208,7 +211,7 @@ impl Star {
                 [0] => "; rank 0 has not reached this step, so the state of the other ranks is unknown".into(),
                 _ => String::new(),
             })?;
-            clock.poll(&mut self.readable())?;
+            clock.poll(&mut self.readable().map(|(_, fd)| fd).collect::<Vec<_>>())?;
         }
     }
 
@@ -232,17 +235,30 @@ impl Star {
         Ok(())
     }
 
-    fn readable(&self) -> Vec<PollFd<'_>> {
-        let links = self.links.iter().flatten().filter(|link| link.wants_more());
-        links.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)).collect()
+    /// Returns the links to poll, each with its rank.
+    fn readable(&self) -> impl Iterator<Item = (usize, PollFd<'_>)> {
+        let links = self.links.iter().enumerate().filter_map(|(rank, link)| Some((rank, link.as_ref()?)));
+        let links = links.filter(|(_, link)| link.wants_more());
+        links.map(|(rank, link)| (rank, PollFd::new(link.as_fd(), PollFlags::POLLIN)))
+    }
+
+    /// Returns by rank whether its link has bytes to read or has been closed. Makes one system call for all links,
+    /// because rank 0 may have thousands of them.
+    fn ready(&self) -> Result<Vec<bool>, BootstrapError> {
+        let (ranks, mut fds): (Vec<usize>, Vec<PollFd<'_>>) = self.readable().unzip();
+        let mut ready = vec![false; self.size];
+        for (rank, is_ready) in ranks.into_iter().zip(readable(&mut fds)?) {
+            ready[rank] = is_ready;
+        }
+        Ok(ready)
     }
 
     /// Reads all available bytes on all links, without waiting. Returns an error if a peer has reported one, has closed
     /// its connection, or has exited.
     pub fn look(&mut self, what: &str) -> Result<(), BootstrapError> {
-        for rank in 0..self.size {
+        for (rank, is_ready) in self.ready()?.into_iter().enumerate() {
             let Some(link) = self.links[rank].as_mut() else { continue };
-            let filled = link.fill();
+            let filled = if is_ready { link.fill() } else { link.sound() };
             self.progress.hear(rank, link);
             let failed = match (filled, link.abort(), link.closed) {
                 (Err(text), ..) => self.garbage(rank, text),
@@ -254,6 +270,11 @@ impl Star {
             };
             self.exclude_failed(rank, failed)?;
         }
+        // A closed connection is detected immediately. This check is for children that never connect.
+        if self.children_checked.elapsed() < SLICE {
+            return Ok(());
+        }
+        self.children_checked = Instant::now();
         if let Some(rank) = self.children.as_mut().and_then(Children::ended).filter(|rank| !self.is_excluded(*rank)) {
             let failed = self.lost(rank, what);
             self.exclude_failed(rank, failed)?;

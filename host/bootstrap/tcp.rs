@@ -7,10 +7,9 @@ use super::error::BootstrapError;
 use super::handshake::MAX_TOKEN_BYTES;
 use super::host::checked_host;
 use super::local::TOKEN;
-use super::open::checked_size;
+use super::open::{check_files, checked_size};
 use super::star::Star;
-use super::{Bootstrap, BootstrapKind, BootstrapOptions, FailureKind};
-use ginlab_base::limits;
+use super::{Bootstrap, BootstrapKind, BootstrapOptions};
 
 /// torchrun's default port.
 const DEFAULT_PORT: u16 = 29400;
@@ -88,11 +87,7 @@ impl Bootstrap {
             );
         }
         checked_size(size)?;
-        // Checks the limit now. Otherwise, the connection that exceeds it would be refused only after all others have
-        // connected.
-        if let Some(why) = limits::lacking_files(size as u64) {
-            return Err(BootstrapError::Other(FailureKind::Usage, format!("connections of {size} ranks: {why}")));
-        }
+        check_files(size)?;
         let listener = if size > 1 { Some((listen(master, port)?, token.as_str())) } else { None };
         Bootstrap::centre(BootstrapKind::Tcp, Star::new(0, size, None), listener, options)
     }

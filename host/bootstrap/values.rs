@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use super::Bootstrap;
 use super::error::BootstrapError;
 use super::frame::{MAX_BYTES, MAX_PART_BYTES};
+use super::parts::{PART_OVERHEAD_BYTES, Spread};
 use super::wait::Clock;
 
 impl Bootstrap {
@@ -24,8 +25,7 @@ impl Bootstrap {
         what: &str,
     ) -> Result<Option<Vec<T>>, BootstrapError> {
         let bytes = self.encoded(mine, what)?;
-        // The other ranks receive one byte of each piece: whether more pieces follow.
-        let all = self.in_pieces(&bytes, 1, what)?;
+        let all = self.in_pieces(&bytes, Spread::Nothing, what)?;
         if self.rank() == 0 { self.decoded(&all, what).map(Some) } else { Ok(None) }
     }
 
@@ -43,6 +43,22 @@ impl Bootstrap {
         self.decoded(&all, what)
     }
 
+    /// Returns rank 0's value on every rank. The other ranks' values are ignored.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Bootstrap::gather_values`].
+    pub fn value_of_first<T: Serialize + DeserializeOwned>(
+        &mut self,
+        mine: &T,
+        what: &str,
+    ) -> Result<T, BootstrapError> {
+        let bytes = if self.rank() == 0 { self.encoded(mine, what)? } else { Vec::new() };
+        let mut all = self.in_pieces(&bytes, Spread::First, what)?;
+        all.truncate(1);
+        let first = self.decoded(&all, what)?.pop();
+        first.ok_or_else(|| BootstrapError::garbage("rank 0", format_args!("{what}: no value")))
+    }
+
     fn encoded(&self, mine: &impl Serialize, what: &str) -> Result<Vec<u8>, BootstrapError> {
         postcard::to_stdvec(mine).map_err(|error| self.unreadable(self.rank(), what, &error))
     }
@@ -58,19 +74,19 @@ impl Bootstrap {
         BootstrapError::garbage(format_args!("rank {rank}"), format_args!("{what}: {error}"))
     }
 
-    /// Gathers parts piece by piece. Ranks other than 0 receive the first `spread` bytes of each piece; if `spread` is
-    /// 1, they receive no bytes of the parts themselves.
+    /// Gathers parts piece by piece. Ranks other than 0 receive the parts that `spread` selects, and an empty part of
+    /// every other rank.
     pub(super) fn in_pieces(
         &mut self,
         bytes: &[u8],
-        spread: usize,
+        spread: Spread,
         what: &str,
     ) -> Result<Vec<Vec<u8>>, BootstrapError> {
         if bytes.len() > MAX_PART_BYTES {
             return Err(BootstrapError::too_large(what, bytes.len()));
         }
-        // Ensures that the pieces of all ranks fit into one message, each with its length and its first byte.
-        let most = self.piece_bytes.min((MAX_BYTES / self.size()).saturating_sub(8)).max(1);
+        // Ensures that the pieces of all ranks fit into one message, each with its first byte.
+        let most = self.piece_bytes.min((MAX_BYTES / self.size()).saturating_sub(PART_OVERHEAD_BYTES + 1)).max(1);
         let mut all = vec![Vec::new(); self.size()];
         let mut gone = vec![false; self.size()];
         let mut rest = bytes;

@@ -12,9 +12,22 @@ use super::BootstrapError;
 /// connections wake it immediately.
 pub(super) const SLICE: Duration = Duration::from_millis(20);
 
+/// Maximum interval of these checks in a long wait, whose ranks would otherwise take CPU time from those that work.
+const LONG_SLICE: Duration = Duration::from_millis(200);
+
+/// Returns by descriptor whether it has bytes to read or has been closed. Does not wait.
+pub(super) fn readable(fds: &mut [PollFd<'_>]) -> Result<Vec<bool>, BootstrapError> {
+    match poll(fds, PollTimeout::ZERO) {
+        Ok(_) | Err(Errno::EINTR | Errno::EAGAIN) => {}
+        Err(error) => return Err(BootstrapError::system("check connections (poll)", error)),
+    }
+    Ok(fds.iter().map(|fd| fd.revents().is_none_or(|events| !events.is_empty())).collect())
+}
+
 /// Time limit of one wait.
 pub(super) struct Clock {
     pub timeout: Duration,
+    began: Instant,
     deadline: Instant,
     interrupt: &'static AtomicBool,
 }
@@ -25,7 +38,7 @@ impl Clock {
         // A limit beyond the range of the clock is replaced by one year.
         let year = Duration::from_secs(365 * 24 * 3600);
         let deadline = now.checked_add(timeout.min(year)).unwrap_or(now);
-        Clock { timeout, deadline, interrupt }
+        Clock { timeout, began: now, deadline, interrupt }
     }
 
     /// Returns a clock with the same interrupt flag that expires after `limit`, but not later than this one.
@@ -62,7 +75,7 @@ impl Clock {
 
     /// Waits until one of the descriptors is ready or a slice has passed.
     pub fn poll(&self, fds: &mut [PollFd]) -> Result<(), BootstrapError> {
-        let slice = SLICE.min(self.remaining());
+        let slice = (self.began.elapsed() / 16).clamp(SLICE, LONG_SLICE).min(self.remaining());
         let millis = PollTimeout::try_from(slice.as_millis()).unwrap_or(PollTimeout::ZERO);
         match poll(fds, millis) {
             Ok(_) | Err(Errno::EINTR | Errno::EAGAIN) => Ok(()),

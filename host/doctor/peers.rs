@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Checked, Finding, fail, of, ok, skipped, warn};
-use ginlab_bootstrap::{Member, MissingRank};
+use ginlab_bootstrap::{Member, MissingRank, rank_list};
+use std::collections::{BTreeMap, HashMap};
 
 /// Information that a rank sends to the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -54,9 +55,17 @@ const RANKS_EXAMINED: &str = "all ranks of the job: connected, and still there a
 /// Reports which ranks are missing from a job of which `present` ranks remain.
 #[must_use]
 pub fn ranks(present: usize, missing: &[MissingRank]) -> Finding {
-    let line = |missing: &MissingRank| {
-        let host = missing.host.as_ref().map_or("never connected".to_owned(), |host| format!("host {host}"));
-        format!("rank {} ({host}): {}", missing.rank, missing.why)
+    // Ranks of one host, and those that never connected, share one entry.
+    let mut groups: BTreeMap<(&Option<String>, &str), Vec<usize>> = BTreeMap::new();
+    for MissingRank { rank, host, why } in missing {
+        groups.entry((host, why)).or_default().push(*rank);
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.iter_mut().for_each(|(_, ranks)| ranks.sort_unstable());
+    groups.sort_by_key(|(_, ranks)| ranks.first().copied());
+    let line = |((host, why), ranks): ((&Option<String>, &str), Vec<usize>)| {
+        let host = host.as_ref().map_or("never connected".to_owned(), |host| format!("host {host}"));
+        format!("{} ({host}): {why}", rank_list(&ranks))
     };
     let said = match missing.len() {
         0 => ok(format!("{present} ranks")),
@@ -64,7 +73,7 @@ pub fn ranks(present: usize, missing: &[MissingRank]) -> Finding {
             format!(
                 "{count} of {} ranks are missing: {}",
                 present + count,
-                missing.iter().map(line).collect::<Vec<_>>().join("; ")
+                groups.into_iter().map(line).collect::<Vec<_>>().join("; ")
             ),
             "on a host without a row in this table: did the launcher start it, and does `ginlab doctor` run there?",
         ),
@@ -162,9 +171,10 @@ fn processes(cards: &[DoctorRankInfo]) -> Checked {
     if let Some(blind) = cards.iter().find(|card| card.processes.is_empty()) {
         return skipped(format!("the process namespace of {} cannot be read", blind.host));
     }
+    let mut first: HashMap<&str, &DoctorRankInfo> = HashMap::new();
     let hidden = cards.iter().find_map(|card| {
-        let beside = |other: &&DoctorRankInfo| other.machine == card.machine && other.processes != card.processes;
-        cards.iter().find(beside).map(|other| (card, other))
+        let other = *first.entry(&card.machine).or_insert(card);
+        (other.processes != card.processes).then_some((other, card))
     });
     match hidden {
         Some((one, other)) => warn(

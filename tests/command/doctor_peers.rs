@@ -2,6 +2,7 @@
 
 use crate::common::{ListingRecord, ProcessGroup, both, free_port, records, run, tcp_rank};
 use crate::soft_efa::has_provider;
+use std::process::Command;
 
 fn found<'a>(rows: &'a [ListingRecord], check: &str) -> Vec<(&'a str, &'a str)> {
     let of = rows.iter().filter(|row| row["check"] == check);
@@ -151,4 +152,27 @@ fn all_pairs_are_measured_over_loopback() {
         assert_eq!(nic["partners"], 2, "{nic}");
         assert!(nic["sends_gbits_s"].as_f64().unwrap() > 0.0, "{nic}");
     }
+}
+
+/// The connections of 64 ranks exceed the soft limit of open files, which is raised. A hard limit is named.
+#[test]
+fn sixty_four_ranks_are_compared_within_limit_of_files() {
+    let limited = |limit: &str| {
+        let args = "doctor --peers --no-smoke --only memlock,network --np 64 -p tcp -d emulated --csv -";
+        let mut command = Command::new("bash");
+        let line = format!("ulimit {limit} && exec \"$0\" {args}");
+        command.args(["-c", &line, env!("CARGO_BIN_EXE_ginlab")]);
+        crate::common::clean(&mut command);
+        run(command)
+    };
+    let done = limited("-S -n 64");
+    let rows = records(&done.stdout);
+    assert_eq!(found(&rows, "peers-ranks"), [("ok", "64 ranks")], "{}", done.stderr);
+    assert_eq!(found(&rows, "memlock").len(), 1, "the ranks share a machine, which is examined once");
+    for check in ["peers-versions", "peers-clocks", "peers-processes"] {
+        assert_eq!(found(&rows, check)[0].0, "ok", "{rows:?}");
+    }
+    let refused = limited("-n 64").expect(2);
+    let line = refused.complaint();
+    assert!(line.contains("connections of 64 ranks: ") && line.contains("raise it (ulimit -n 128)"), "{line}");
 }

@@ -47,7 +47,7 @@ impl Drop for Stop<'_> {
 
 /// Returns the start of a handshake: a connection's key and an invalid tag.
 fn prefix() -> Vec<u8> {
-    [&b"ginlab\r\n"[..], &3u32.to_le_bytes(), &[7; 32 + 16]].concat()
+    [&b"ginlab\r\n"[..], &4u32.to_le_bytes(), &[7; 32 + 16]].concat()
 }
 
 fn frame(kind: u8, payload_bytes: u32, payload: &[u8]) -> Vec<u8> {

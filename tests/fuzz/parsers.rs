@@ -59,7 +59,7 @@ pub const PARSERS: &[Parser] = &[
     Parser {
         name: "connector's handshake",
         samples: Samples::Made(untrusted::connectors),
-        words: &["ginlab\r\n", "\u{3}\u{0}\u{0}\u{0}", "\u{16}\u{0}", "\u{0}\u{0}\u{0}\u{0}"],
+        words: &["ginlab\r\n", "\u{4}\u{0}\u{0}\u{0}", "\u{16}\u{0}", "\u{0}\u{0}\u{0}\u{0}"],
         parse: untrusted::listen,
         slowness: 100,
     },

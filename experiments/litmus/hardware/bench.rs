@@ -54,7 +54,7 @@ pub fn count(args: &LitmusArgs, pe: &Pe, case: &LitmusCase, ranks: &mut Bootstra
         let affordable = (left / began.elapsed().as_secs_f64() * done as f64) as u64;
         let mine = if done < FIRST_ROUNDS * 2 { affordable.min(wanted - done) } else { 0 };
         // PE 0 decides.
-        next = ranks.all_gather_values(&mine, "rounds")?[0];
+        next = ranks.value_of_first(&mine, "rounds")?;
     }
     let mut outcomes = pe.counts(case, groups)?;
     if args.fault == Some(Fault::Corrupt) && !case.is_allowed() {

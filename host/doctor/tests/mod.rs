@@ -16,6 +16,7 @@ use super::trial::Trial;
 use super::*;
 use cases::CASES;
 use fake::{FI_INFO, Fake, gpu_state, trial};
+use ginlab_bootstrap::MissingRank;
 use std::fs;
 use std::time::Duration;
 
@@ -234,6 +235,24 @@ fn reports_of_ranks_are_compared() {
     );
     assert_eq!(states(&good, &[(0.0, 0.0), (-3.0, 0.5)])[2], CheckState::Warn);
     assert_eq!(states(&good, &[(0.0, 0.0), (3.0, 2.5)])[2], CheckState::Ok, "the message's way may be all of it");
+}
+
+/// Ranks that are missing for the same reason share an entry, so that the line of a large job stays readable.
+#[test]
+fn missing_ranks_are_grouped() {
+    let missing = |rank: usize, host: Option<&str>, why: &str| MissingRank {
+        rank,
+        host: host.map(str::to_owned),
+        why: why.to_owned(),
+    };
+    assert_eq!(peers::ranks(512, &[]).found, "512 ranks");
+    let mut all: Vec<MissingRank> = (8..512).map(|rank| missing(rank, None, "it did not arrive")).collect();
+    all.insert(0, missing(7, Some("b"), "it left"));
+    all.insert(0, missing(3, Some("b"), "it left"));
+    let finding = peers::ranks(6, &all);
+    let expected = "506 of 512 ranks are missing: ranks 3, 7 (host b): it left; ranks 8 to 511 (never connected): it did \
+                    not arrive";
+    assert_eq!((finding.state, finding.found.as_str()), (CheckState::Fail, expected));
 }
 
 /// A few retransmissions in many packets, and peers that left, are reported without a warning.
