@@ -1,12 +1,14 @@
 //! Runs the commands of `docs/two-p5.md`, in the order of its text, in the lab. The lab has libfabric's EFA provider
-//! over the 32 software NICs of a p5, two hosts that are network namespaces, and a real Slurm.
+//! over the 32 software NICs of a p5, two hosts that are network namespaces, and a real Slurm. The hosts have an archive
+//! of `scripts/dist.sh`.
 //!
 //! A comment before each block specifies where it runs. `GINLAB_TRANSCRIPT=FILE` stores the commands and their output.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::archive;
 use crate::common::lab::Lab;
 use crate::common::{JobOutput, ProcessGroup, all_verified, clean, ginlab, rows_of, run, skip};
 use ginlab::doctor::instances::{INSTANCES, Instance};
@@ -90,38 +92,44 @@ impl Drop for Transcript {
     }
 }
 
-/// Returns bash in a host's directory, with the lab's values and ginlab first on the path, preceded by `words`.
+/// Returns bash in a host's directory, with the lab's values and the installed ginlab first on the path, preceded by
+/// `words`.
 fn bash(words: &[&str], folder: &Path, script: &str) -> Command {
     let words: Vec<&str> = words.iter().copied().chain(["bash", "-euo", "pipefail", "-c", script]).collect();
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).current_dir(folder);
     clean(&mut command);
-    let program = Path::new(env!("CARGO_BIN_EXE_ginlab")).parent().unwrap().display();
+    let programs = folder.join(INSTALLED);
     // Cargo sets this variable for the test. In a user's environment, it is not set.
     command.env_remove("LD_LIBRARY_PATH");
-    command.envs(VALUES).env("PATH", format!("{program}:{}", std::env::var("PATH").unwrap()));
+    command.envs(VALUES).env("PATH", format!("{}:{}", programs.display(), std::env::var("PATH").unwrap()));
     command
 }
 
-/// Creates a host's directory as `scripts/dist.sh` packs it, with programs and launch files, and the saved dumps, which
-/// the page's readers find in the repository.
-fn host(folder: &Path) {
-    std::fs::create_dir_all(folder).unwrap();
-    let root = env!("CARGO_MANIFEST_DIR");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_ginlab"), folder.join("ginlab")).unwrap();
-    let copied = Command::new("cp").args(["-r", &format!("{root}/deploy"), "."]).current_dir(folder).status().unwrap();
-    assert!(copied.success());
-    std::fs::create_dir(folder.join("tests")).unwrap();
-    std::os::unix::fs::symlink(format!("{root}/tests/fixtures"), folder.join("tests/fixtures")).unwrap();
+/// Directory of the installed program, relative to the archive's: `/usr/local/bin` of the page.
+const INSTALLED: &str = "../bin";
+
+/// Unpacks the archive on a host and installs the program, as the page does. Adds the saved dumps, which the page's
+/// readers find in the repository. Returns the archive's directory.
+fn host(archive: &Path, folder: &Path) -> PathBuf {
+    let unpacked = archive::unpacked(archive, folder);
+    let bin = unpacked.join(INSTALLED);
+    std::fs::create_dir(&bin).unwrap();
+    let mut install = Command::new("install");
+    install.args(["ginlab", "libsoft_efa.so"]).arg(&bin).current_dir(&unpacked);
+    run(install).expect(0);
+    std::fs::create_dir(unpacked.join("tests")).unwrap();
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+    std::os::unix::fs::symlink(fixtures, unpacked.join("tests/fixtures")).unwrap();
+    unpacked
 }
 
 #[test]
 fn first_hour_commands_run_as_documented() {
     let Some(lab) = Lab::up("--rails 1 --rate none") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let archive = format!("ginlab-{}-x86_64-linux", env!("CARGO_PKG_VERSION"));
-    let hosts = ["host-a", "host-b"].map(|host| folder.path().join(host).join(&archive));
-    hosts.iter().for_each(|folder| host(folder));
+    let archive = archive::packed(folder.path());
+    let hosts = ["host-a", "host-b"].map(|name| host(&archive, &folder.path().join(name)));
     let mut transcript = Transcript::default();
     for block in blocks() {
         let Some(place) = block.mark.strip_prefix("lab: ") else { continue };
@@ -210,7 +218,7 @@ fn pods(block: &Block, folder: &Path, transcript: &mut Transcript) {
     let lab = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/k8s-lab-kubectl.sh");
     std::os::unix::fs::symlink(lab, first.join("kubectl")).unwrap();
     let mut command = bash(&[], folder, &format!("PATH={}:$PATH\n{}", first.display(), block.text));
-    command.env("LAB_PODS", folder.join("pods")).env("GINLAB", env!("CARGO_BIN_EXE_ginlab")).env("RATE", "1gbit");
+    command.env("LAB_PODS", folder.join("pods")).env("GINLAB", folder.join("ginlab")).env("RATE", "1gbit");
     command.env("WRITE", "-b 64K -e 64K -n 4 -r 2");
     command.env("PROXY", "-b 64K -e 64K -n 4 -w 1 -r 2 --mode nbi").env("ALL2ALL", "-b 64K -e 64K -n 4 -w 1");
     command.env_remove("RANK").env_remove("WORLD_SIZE");
@@ -362,5 +370,49 @@ fn instances_match_doctor() {
         let name = instance.name;
         let values = format!("[type={name}, gpus={gpus}, cards={cards}, rails={rails}, label={name}]");
         assert!(std::fs::read_to_string(file).unwrap().contains(&values), "{family}: {values} is meant");
+    }
+}
+
+/// A resource that the page creates must be deleted at its end, and nothing may be built while instances are billed.
+#[test]
+fn created_resources_are_deleted() {
+    let page = page();
+    let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text:?} is not on the page"));
+    for (created, deleted) in [
+        ("create-security-group", "delete-security-group"),
+        ("create-launch-template", "delete-launch-template"),
+        ("create-placement-group", "delete-placement-group"),
+        ("allocate-address", "release-address"),
+        ("$(aws ec2 run-instances", "terminate-instances"),
+    ] {
+        assert!(at(created) < at("## 8. Termination") && at("## 8. Termination") < at(deleted), "{created}");
+    }
+    for step in ["make dist\n", "docker build", "describe-capacity-reservations", "run-instances --dry-run"] {
+        assert!(at(step) < at("$(aws ec2 run-instances"), "{step}");
+    }
+}
+
+/// Each trap of Kubernetes and Slurm that keeps a job waiting or unbalanced is avoided in the file that would have it.
+#[test]
+fn launch_files_avoid_known_traps() {
+    for (file, text) in [
+        // The device plugin's pods do not run on nodes with a taint by default.
+        ("docs/two-p5.md", "--set 'tolerations[0].operator=Exists'"),
+        // The MPI operator never starts the launcher if a worker's init container fails.
+        ("docs/two-p5.md", "kubectl wait --for=condition=Ready pod -l app=ginlab-worker --timeout=15m || kubectl logs"),
+        // HyperPod's nodes have another label.
+        ("docs/two-p5.md", "label=ml.p5.48xlarge"),
+        // The first pod waits for the slowest image pull.
+        ("deploy/k8s/job/job.yaml", "ginlab bootstrap --bootstrap tcp -p \"$PROVIDER\" --device \"$DEVICE\" -t 900"),
+        // The static CPU manager would take all cores from one socket.
+        ("deploy/k8s/job/job.yaml", "cpu: \"180\""),
+        ("deploy/k8s/mpijob/mpijob.yaml", "cpu: \"180\""),
+        // EFA devices of some instances appear late.
+        ("docs/two-p5.md", "export WAIT=60"),
+        // Pyxis unpacks the image once for all steps.
+        ("deploy/slurm/ginlab.sbatch", "--container-name="),
+    ] {
+        let all = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+        assert!(all.contains(text), "{file}: {text}");
     }
 }

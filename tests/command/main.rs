@@ -11,6 +11,7 @@ mod passed;
 
 mod affinity;
 mod all2all;
+mod archive;
 mod chart;
 mod cli;
 mod cluster;
