@@ -44,6 +44,7 @@ mod mps;
 mod museum;
 mod nccl;
 mod pages;
+mod prolog;
 mod proxy;
 mod ranks;
 mod replay;
