@@ -131,7 +131,7 @@ def kubernetes(schema):
         "p6-b200": ("p6-b200.48xlarge", "8", "1"),
         "p6-b300": ("p6-b300.48xlarge", "16", "2"),
     }
-    for folder in [*expected, "job"]:
+    for folder in [*expected, "job", "gate"]:
         for document in kustomized(ROOT / "k8s" / folder):
             name = f"deploy/k8s/{folder}: {document['kind']} {document['metadata']['name']}"
             fits(name, document, schema)

@@ -1,4 +1,4 @@
-//! `deploy/slurm/prolog.sh`: a node that doctor's gate refuses is drained, and one that could not be checked is not.
+//! `deploy/slurm/prolog.sh` and `deploy/k8s/gate`: a node that doctor's gate refuses is drained, or its pod is not ready.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -50,4 +50,31 @@ fn unknown_instance_type_drains_no_node() {
     script.env("INSTANCE", "x9.large");
     let done = run(script).expect(0);
     assert!(done.stderr.contains("not checked (exit code 2)") && done.stderr.contains("x9.large"), "{}", done.stderr);
+}
+
+/// Runs the unchanged command of the DaemonSet's gate.
+#[test]
+fn pod_is_ready_only_on_node_without_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/k8s/gate/daemonset.yaml");
+    let text = std::fs::read_to_string(file).unwrap();
+    let (_, block) = text.split_once("            - |\n").unwrap();
+    let lines: Vec<&str> = block.lines().map_while(|line| line.strip_prefix("              ")).collect();
+    let gate = |end: &str| {
+        double(folder.path(), end);
+        let mut shell = Command::new("bash");
+        clean(&mut shell);
+        let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+        shell.args(["-euo", "pipefail", "-c", &lines.join("\n")]).env("PATH", path);
+        shell.env("INSTANCE", "p5.48xlarge").env("LIMIT", "20").env("REPORTS", folder.path());
+        run(shell)
+    };
+    let passed = gate("echo figures >${0%/*}/gate.json").expect(0);
+    assert_eq!(passed.stdout, "figures\n");
+    let report = folder.path().join("gate.json");
+    let line = format!("ginlab: doctor --gate --instance p5.48xlarge --json {}\n", report.display());
+    assert!(passed.stderr.ends_with(&line), "{}", passed.stderr);
+    assert_eq!(gate("exit 3").expect(3).stdout, "figures\n");
+    std::fs::remove_file(report).unwrap();
+    assert_eq!(gate("exit 2").expect(2).stdout, "");
 }
