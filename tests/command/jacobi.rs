@@ -149,13 +149,13 @@ fn vanished_proxy_ends_every_exchange() {
              --fault {fault}"
         )))
     };
-    let stopped = EXCHANGES.map(|exchange| job(exchange, "proxy-stop=20"));
-    for done in stopped.map(ProcessGroup::finish) {
-        ends(&done, &[1], "proxy thread was stopped");
+    // One after the other: their ranks and proxies poll, and would take the cores from each other.
+    for exchange in EXCHANGES {
+        ends(&job(exchange, "proxy-stop=20").finish(), &[1], "proxy thread was stopped");
     }
     // Either the kernel's or the proxy's deadline reports the stall, whichever expires first.
-    let silent = ["host-write", "resident"].map(|exchange| job(exchange, "rails-silent=20"));
-    for done in silent.map(ProcessGroup::finish) {
+    for exchange in ["host-write", "resident"] {
+        let done = job(exchange, "rails-silent=20").finish();
         let line = done.complaint().to_owned();
         ends(&done, &[1, 124], if line.contains("no progress for ") { "no progress for " } else { "deadline passed" });
     }
