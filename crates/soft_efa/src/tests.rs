@@ -9,6 +9,7 @@ use crate::machine::SoftMachine;
 use crate::*;
 use card_model::MachineSpec;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 mod classic;
 mod failures;
@@ -25,9 +26,12 @@ const CAP: ibv_qp_cap =
 /// test.
 const SLOW: &str = "cards=2 line_rate_gbps=0.4 peak_share=1 rate_per_rail_mops=1 one_way_us=10 mtu_bytes=1";
 
-/// Opens all devices of a new machine.
+/// Opens all devices of a new machine. Its host number is unique: devices with equal addresses share a wire, and tests
+/// run concurrently, in one process or in several.
 fn cards(description: &str) -> Vec<*mut ibv_context> {
-    let machine: &SoftMachine = Box::leak(Box::new(SoftMachine::new(description).unwrap()));
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let host = u64::from(std::process::id()) << 32 | u64::from(COUNT.fetch_add(1, Ordering::Relaxed));
+    let machine: &SoftMachine = Box::leak(Box::new(SoftMachine::new(&format!("host={host} {description}")).unwrap()));
     machine.devices().iter().map(|device| DeviceContext::open(machine, device, CALLS).unwrap()).collect()
 }
 
