@@ -90,8 +90,8 @@ impl<C: Copies, L: MoverLauncher> Copies for ByKernel<C, L> {
         let until = Instant::now() + PATIENCE;
         while !matches!(self.state, State::Copies) && Instant::now() < until {
             match self.state {
-                State::Draining(_) if !self.is_called() => drop(self.back_to(State::Copies)),
-                State::Called | State::Late | State::Draining(_) => self.send_away(),
+                State::Draining(_) => drop(self.back_to(State::Copies)),
+                State::Called | State::Late => self.send_away(),
                 State::Kernel if self.waiting.iter().all(VecDeque::is_empty) && self.has_room() => self.send_away(),
                 _ => {}
             }

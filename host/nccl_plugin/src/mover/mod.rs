@@ -8,13 +8,15 @@
 //! Copies --two requests within IDLE--> Draining --engines done: launched--> Called --started--> Kernel
 //!    ^                                                                        |                    |
 //!    |          Late <--not started within BEGINS: the engines continue-------+    no requests for IDLE,
-//!    |            \--started after all--> Draining                                 or resident for RESIDENT
-//!    |                                                                                             |
-//!    +------------------ both lanes have exited ------------------ Leaving <-----------------------+
+//!    |            |                                                                or resident for RESIDENT
+//!    |            \--started after all: no further kernel--+                                       |
+//!    |                                                     v                                       |
+//!    +------------------ both lanes have exited -------- Leaving <---------------------------------+
 //! ```
 //!
-//! The engines are idle while the kernel is launched. Otherwise, copies that are in flight at that time might complete
-//! only after NCCL's kernels, which wait for such copies.
+//! The engines get no work between the launch and the start of the kernel. Otherwise a copy into GPU memory may never
+//! complete: observed with driver 580 under MPS if a stream of NCCL waits for that copy. The kernel then starts and
+//! exits, but the copy remains in its stream.
 //!
 //! The kernel exits when it is idle for `IDLE`, and in any case after `RESIDENT`. Calls that wait for the whole GPU
 //! (`cudaDeviceSynchronize`, `cudaFree`) therefore wait for it no longer than that.
@@ -45,8 +47,11 @@ pub const BLOCKS: u32 = 8;
 /// is longer than a slow round of an exchange, so that the kernel stays resident between rounds: relaunching it in each
 /// round would make all rounds slow.
 const IDLE: Duration = Duration::from_millis(2);
-/// Maximum wait for the kernel to start before the engines continue.
-const BEGINS: Duration = Duration::from_millis(1);
+/// Maximum wait for the kernel to start before the engines continue without it. It is longer than the time slices of
+/// other processes on the GPU, after which the kernel starts, and short compared with the deadlines of programs. A
+/// kernel of the application that fills the GPU and waits for a copy costs this time once, because no kernel is
+/// launched afterwards.
+const BEGINS: Duration = Duration::from_millis(250);
 /// Maximum residency of the kernel, after which it exits.
 const RESIDENT: Duration = Duration::from_millis(20);
 /// Time without a request from the host after which the kernel exits on its own, so that a stopped process does not
@@ -90,7 +95,7 @@ enum State {
     /// Requests are held until the engines have passed these marks.
     Draining([u64; LANES as usize]),
     Called,
-    /// The kernel was launched but has not started in time, and the engines continue.
+    /// The kernel was launched but has not started in time, and the engines continue. It exits as soon as it starts.
     Late,
     Kernel,
     Leaving,
@@ -127,7 +132,7 @@ pub struct ByKernel<C: Copies, L: MoverLauncher> {
     began: Instant,
     /// Number of kernels that have taken over.
     kernels: u64,
-    /// Reason why no more kernels are launched, after an error.
+    /// Reason why no more kernels are launched.
     refused: Option<String>,
 }
 
@@ -208,8 +213,8 @@ impl<C: Copies, L: MoverLauncher> ByKernel<C, L> {
         self.number > 0 && self.rings.gone(self.number) != [true; LANES as usize]
     }
 
-    /// Launches the kernel, which reads from the entries `first` on.
-    fn call(&mut self, first: [u64; LANES as usize]) {
+    /// Launches the kernel, which reads from the entries `first` on. Returns whether it was launched.
+    fn call(&mut self, first: [u64; LANES as usize]) -> bool {
         self.number += 1;
         self.crew = self.long.is_some_and(|long| long.elapsed() < RESIDENT);
         let timeout_ns = ALONE.as_nanos() as u64;
@@ -221,8 +226,12 @@ impl<C: Copies, L: MoverLauncher> ByKernel<C, L> {
             Ok(()) => {
                 self.state = State::Called;
                 self.began = Instant::now();
+                true
             }
-            Err(why) => self.refused = Some(why),
+            Err(why) => {
+                self.refused = Some(why);
+                false
+            }
         }
     }
 
@@ -317,16 +326,7 @@ impl<C: Copies, L: MoverLauncher> ByKernel<C, L> {
                 for queue in QUEUES {
                     through &= self.engine.passed(queue)? >= ends[queue as usize];
                 }
-                if !through {
-                    return Ok(());
-                }
-                if self.is_called() {
-                    // The kernel has started late.
-                    self.take_over();
-                    return Ok(());
-                }
-                self.call(self.rings.written);
-                if self.refused.is_some() {
+                if through && !self.call(self.rings.written) {
                     self.back_to(State::Copies)?;
                 }
             }
@@ -334,12 +334,13 @@ impl<C: Copies, L: MoverLauncher> ByKernel<C, L> {
                 if self.rings.is_here(self.number) {
                     self.take_over();
                 } else if self.began.elapsed() > BEGINS {
+                    self.refused = Some(format!("the GPU did not start it within {BEGINS:?}"));
                     self.back_to(State::Late)?;
                 }
             }
             State::Late => {
                 if self.rings.is_here(self.number) {
-                    self.drain()?;
+                    self.send_away();
                 }
             }
             State::Kernel => {
@@ -359,11 +360,11 @@ impl<C: Copies, L: MoverLauncher> ByKernel<C, L> {
                 if self.rings.unread() != self.rings.written {
                     // The kernel has exited on its own while this thread wrote more entries. The next kernel continues
                     // with these.
-                    self.call(self.rings.unread());
-                    match &self.refused {
-                        Some(why) => return Err(format!("copies remain that no kernel processes: {why}")),
-                        None => self.take_over(),
+                    if !self.call(self.rings.unread()) {
+                        let why = self.refused.as_deref().unwrap_or_default();
+                        return Err(format!("copies remain that no kernel processes: {why}"));
                     }
+                    self.take_over();
                     return Ok(());
                 }
                 self.back_to(State::Copies)?;

@@ -215,6 +215,67 @@ fn unstarted_kernel_does_not_block_copies() {
     assert_eq!(LEFT.load(Ordering::Relaxed), 1);
 }
 
+/// A kernel that starts only when the test starts it, as if other processes had the GPU.
+struct Held {
+    of: OnCpu,
+    launched: Vec<(MoverArgs, bool)>,
+}
+
+impl MoverLauncher for Held {
+    fn lanes(&self) -> *const MoverRing {
+        self.of.lanes()
+    }
+
+    fn jobs(&self) -> *const Jobs {
+        self.of.jobs()
+    }
+
+    unsafe fn launch(&mut self, args: MoverArgs, crew: bool) -> Result<(), String> {
+        self.launched.push((args, crew));
+        Ok(())
+    }
+
+    fn leave_behind(&mut self) {
+        self.of.leave_behind();
+    }
+}
+
+/// A copy into GPU memory that is started while a launched kernel waits for the GPU may never complete, so the plugin
+/// launches no kernel again.
+#[test]
+fn kernel_that_starts_late_exits_and_stays_the_last_one() {
+    let memory = Memory::new();
+    let kernel = Held { of: OnCpu::new(BLOCKS_HERE).unwrap(), launched: Vec::new() };
+    let mut copies = ByKernel::new(LateCopies::default(), kernel);
+    let copy = |copies: &mut ByKernel<LateCopies, Held>, number: u64| {
+        // SAFETY: the word is in the memory, which lives until everything has passed.
+        unsafe { copies.put_word(memory.device(8), memory.scratch(number), number) }.unwrap();
+        let mark = copies.mark(CopyDirection::In).unwrap();
+        until(copies, "a mark", |copies| copies.passed(CopyDirection::In).unwrap() >= mark);
+        // SAFETY: no writes are in flight.
+        assert_eq!(unsafe { (memory.device(8) as *const u64).read_volatile() }, number);
+    };
+    let mut number = 0;
+    while !matches!(copies.state, State::Late) {
+        assert!(number < 1000, "the kernel is not late: {:?}", copies.state());
+        number += 1;
+        copy(&mut copies, number);
+    }
+    let (args, crew) = copies.kernel.launched[0];
+    // SAFETY: the memory of all copies lives until the end of the test.
+    unsafe { copies.kernel.of.launch(args, crew) }.unwrap();
+    let late = Instant::now() + Duration::from_secs(20);
+    while !matches!(copies.state, State::Copies) {
+        assert!(Instant::now() < late, "the kernel has not exited: {:?}", copies.state());
+        copies.turn().unwrap();
+    }
+    for more in 1..100 {
+        copy(&mut copies, number + more);
+    }
+    assert_eq!(copies.kernel.launched.len(), 1);
+    assert!(copies.name().contains("did not start"), "{}", copies.name());
+}
+
 /// Records which launches had blocks for long copies.
 struct Watched {
     of: OnCpu,
