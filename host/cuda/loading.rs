@@ -5,6 +5,12 @@ use super::driver::failed;
 use super::ptx::for_capability;
 use cudarc::driver::{CudaContext, result, sys};
 use std::ffi::{CString, c_void};
+use std::sync::Once;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// Time after which a line reports a compilation, which can take a minute. The driver caches its result on disk.
+const SILENT: Duration = Duration::from_secs(3);
 
 /// Loaded PTX. Never unloaded: it is freed with the context, so that no launch outlives its function.
 #[derive(Debug)]
@@ -47,6 +53,27 @@ fn make_room(function: sys::CUfunction) -> Result<(), cudarc::driver::DriverErro
     Ok(())
 }
 
+/// Runs `work`, and calls `say` if it takes longer than `limit`.
+fn reported<T>(limit: Duration, say: impl FnOnce() + Send, work: impl FnOnce() -> T) -> T {
+    let (finished, wait) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if wait.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                say();
+            }
+        });
+        let result = work();
+        drop(finished);
+        result
+    })
+}
+
+/// Prints once per process that the driver compiles.
+fn say_compiling() {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| eprintln!("# note: the driver compiles kernels for this GPU; later runs take them from its cache"));
+}
+
 /// Compiles and loads PTX for the current device, with at most `registers` registers per thread. Too few cause spills,
 /// which are expensive because an acquire invalidates the L1 cache (see experiments/queue).
 pub(super) fn load(
@@ -67,7 +94,7 @@ pub(super) fn load(
     let mut values = [registers as *mut c_void, log.as_mut_ptr().cast(), log.len() as *mut c_void];
     let mut module = std::ptr::null_mut();
     // SAFETY: options and values have the same length, the text is a C string, and the log has the given size.
-    let status = unsafe {
+    let status = reported(SILENT, say_compiling, || unsafe {
         sys::cuModuleLoadDataEx(
             &mut module,
             text.as_ptr().cast(),
@@ -75,8 +102,25 @@ pub(super) fn load(
             options.as_mut_ptr(),
             values.as_mut_ptr(),
         )
-    };
+    });
     let words: String = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().replace('\n', "; ");
     status.result().map_err(failed(format!("loading the kernels' PTX {words}")))?;
     Ok(Module(module))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn only_long_work_is_reported() {
+        let said = AtomicBool::new(false);
+        let say = || said.store(true, Ordering::Relaxed);
+        assert_eq!(reported(Duration::from_secs(3600), say, || 7), 7);
+        assert!(!said.load(Ordering::Relaxed));
+        let (say, heard) = channel();
+        reported(Duration::ZERO, move || say.send(()).expect("work is still running"), || heard.recv())
+            .expect("a report");
+    }
 }

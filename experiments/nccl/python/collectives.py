@@ -17,8 +17,7 @@ import sys
 import numpy as np
 from cuda.bindings import driver
 
-import nccl.core as nccl
-from common import HEADER, Array, Rank, cuda, now
+from common import HEADER, Array, Rank, cuda, nccl, now
 
 SIZES = [4 << 10, 256 << 10, 4 << 20]
 FLOAT = np.dtype(np.float32)

@@ -15,7 +15,7 @@ from cuda.bindings import driver
 from cuda.core import Device
 
 # nccl4py imports PyTorch and CuPy, if they are installed, to recognize their arrays. These scripts have none, and the
-# imports take seconds.
+# imports take seconds. The scripts import nccl from here, so that this comes first.
 if not os.environ.get("KEEP_TORCH"):
     sys.modules.update(torch=None, cupy=None)
 

@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 from cuda.bindings import driver
 
-import nccl.core as nccl
-from common import HEADER, Rank, cuda, now, pattern
+from common import HEADER, Rank, cuda, nccl, now, pattern
 
 SIZES = [8, 64, 4 << 10, 64 << 10, 1 << 20, 4 << 20]
 THREADS = 32

@@ -16,8 +16,7 @@ import sys
 import numpy as np
 from cuda.bindings import driver
 
-import nccl.core as nccl
-from common import HEADER, Array, Rank, cuda, now, pattern
+from common import HEADER, Array, Rank, cuda, nccl, now, pattern
 
 WARM_UP = 5
 SIZES = [8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 64 << 20]
