@@ -71,7 +71,9 @@ fn reported<T>(limit: Duration, say: impl FnOnce() + Send, work: impl FnOnce() -
 /// Prints once per process that the driver compiles.
 fn say_compiling() {
     static SAID: Once = Once::new();
-    SAID.call_once(|| eprintln!("# note: the driver compiles kernels for this GPU; later runs take them from its cache"));
+    SAID.call_once(|| {
+        eprintln!("# note: the driver compiles kernels for this GPU; later runs take them from its cache")
+    });
 }
 
 /// Compiles and loads PTX for the current device, with at most `registers` registers per thread. Too few cause spills,
