@@ -34,7 +34,8 @@ while (($#)); do
     --twice) twice=yes ;;
     --prepare) prepare=yes ;;
     --keep) keep=yes ;;
-    *) fail "unknown argument $1; see the head of scripts/fresh.sh" ;;
+    -h | --help) sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+    *) fail "unknown argument $1: scripts/fresh.sh --help lists them" ;;
     esac
     shift
 done
