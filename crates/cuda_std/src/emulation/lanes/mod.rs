@@ -173,7 +173,9 @@ pub fn modifies() {
 /// whether it is a release store.
 #[inline(always)]
 pub fn stored(word: &Word, changes: impl FnOnce() -> bool, release: bool) {
-    if changes() {
+    // Once the lane has changed memory, `changes` is not called: it would load a word that another core has, which takes
+    // longer than the store.
+    if !PROGRESS.get() && changes() {
         self::changes();
     }
     if WATCHED.load(Ordering::Relaxed) != 0
