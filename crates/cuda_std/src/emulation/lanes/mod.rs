@@ -173,8 +173,7 @@ pub fn modifies() {
 /// whether it is a release store.
 #[inline(always)]
 pub fn stored(word: &Word, changes: impl FnOnce() -> bool, release: bool) {
-    // Once the lane has changed memory, `changes` is not called: it would load a word that another core has, which takes
-    // longer than the store.
+    // `changes` is called only until the first change: loading a word of another core takes longer than the store.
     if !PROGRESS.get() && changes() {
         self::changes();
     }
