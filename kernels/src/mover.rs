@@ -24,7 +24,8 @@ pub use quick::{InlineCopy, QUICK, QUICKS};
 pub use quick::{collect, tag};
 pub use steps::{ENTRIES, ENTRY_WORDS, Entries, Step};
 
-use crate::gin::copy::copy;
+use crate::gin::Block;
+use crate::gin::copy::{Lanes, copy};
 use crate::ring::CachePadded;
 use crew::CopyBlocks;
 use cuda_std::memory::{Word, fence_acq_rel_gpu, fence_acq_rel_sys, store_relaxed_sys_u64};
@@ -133,7 +134,7 @@ pub unsafe fn mover(args: MoverArgs) {
                         crew.give(step);
                     } else {
                         // SAFETY: the caller guarantees that the memory named by entries is valid.
-                        unsafe { copy(to as *mut u8, from as *const u8, u64::from(bytes), me, thread::block_dim_x()) };
+                        unsafe { copy(to as *mut u8, from as *const u8, u64::from(bytes), Lanes::of(&Block)) };
                     }
                     open = true;
                 }

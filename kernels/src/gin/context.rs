@@ -1,6 +1,6 @@
 //! [`Context`]: one-sided operations (puts, gets) and the calls that wait for their completion.
 
-use super::copy::copy;
+use super::copy::{Lanes, copy};
 use super::report::{Call, Failure, NO_PE, note};
 use super::{HEAP, Plain, Scope, Sym, WorldView};
 use crate::batch::Batch;
@@ -170,13 +170,10 @@ impl<S: Scope> Context<S> {
         let heap = self.begin(Call::Get, pe, from.bytes(), to.bytes() >= from.bytes())?;
         self.scope.sync();
         if heap != 0 {
-            let (rank, lanes) = (self.scope.rank(), self.scope.size());
+            let source = (heap + from.offset()) as *const u8;
             // SAFETY: both objects are in the heap, which is mapped at `heap`; the caller prevents other accesses to
             // their bytes.
-            unsafe {
-                let source = (heap + from.offset()) as *const u8;
-                copy(self.world.at(to.offset()), source, from.bytes(), rank, lanes);
-            }
+            unsafe { copy(self.world.at(to.offset()), source, from.bytes(), Lanes::of(&self.scope)) };
             return self.answer();
         }
         self.flush();
@@ -400,9 +397,7 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     pub(super) unsafe fn store_to(&mut self, heap: u64, to: u64, from: u64, bytes: u64) {
         // SAFETY: the caller guarantees that both ranges are in the heap and that no other thread accesses them.
-        unsafe {
-            copy((heap + to) as *mut u8, self.world.at(from), bytes, self.scope.rank(), self.scope.size());
-        }
+        unsafe { copy((heap + to) as *mut u8, self.world.at(from), bytes, Lanes::of(&self.scope)) };
         self.stored();
     }
 

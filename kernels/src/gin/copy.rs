@@ -2,6 +2,7 @@
 
 mod words;
 
+use super::Scope;
 use cuda_std::call::by_address;
 use cuda_std::vector::{fresh_u32, fresh_u64, load_byte, load_words, opaque_u64, store_words};
 use words::Words;
@@ -14,26 +15,43 @@ const WIDE: usize = 4;
 const MANY: u32 = 512;
 /// Number of lanes that copy one byte each after the last vector.
 const LANES_OF_REST: u32 = 16;
-/// Maximum number of bytes per lane for which unaligned bytes are copied one by one. This is faster than copying words
-/// with partial words at both ends.
-const FEW: u32 = 4;
+/// Number of lanes that copy the bytes outside whole words of 8 bytes, at most 7 at each end.
+const LANES_OF_EDGES: u32 = 16;
+/// Number of bytes per lane and pass of [`copy_bytes`].
+const BYTES: u32 = 4;
 /// Minimum number of bytes per lane for which a call that copies words without assembling them is worthwhile.
-const LONG: u64 = 128;
+const LONG: u32 = 128;
 /// Maximum number of bytes of one pass; longer copies are split, so that [`Words`] counts in 32 bits.
 const PIECE: u64 = 1 << 30;
 
-/// Copies `bytes` bytes. All `lanes` lanes must call it, each with its own `rank`. Does not order memory.
+/// The threads that copy together, and which of them this thread is.
+#[derive(Clone, Copy)]
+pub(crate) struct Lanes {
+    rank: u32,
+    count: u32,
+    /// Known at compile time: a copy by one thread is different code.
+    alone: bool,
+}
+
+impl Lanes {
+    #[inline(always)]
+    pub fn of<S: Scope>(scope: &S) -> Lanes {
+        Lanes { rank: scope.rank(), count: scope.size(), alone: S::ALONE }
+    }
+}
+
+/// Copies `bytes` bytes. All lanes must call it. Does not order memory.
 ///
 /// # Safety
 /// `from` must be valid for reads and `to` for writes of `bytes` bytes. They must not overlap, and no other thread may
 /// write either during the copy. Bytes that share an aligned word of 8 bytes with `from` may also be loaded, and are
 /// not used.
 #[inline(always)]
-pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
+pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, by: Lanes) {
     // Inlined, because saving the registers for a call takes as long as a copy of some KiB: 0.2 us by a warp, 1 us by
     // 1024 threads. Addresses are computed where they are used. If they were computed before a loop, the compiler would
     // keep them in local memory, which misses L1 after each acquire.
-    let (each, bases) = (fresh_u32(rank), to as u64 | from as u64);
+    let (each, lanes, bases) = (fresh_u32(by.rank), by.count, to as u64 | from as u64);
     // SAFETY: the caller guarantees that both ranges are valid. Accesses of several bytes are used only for addresses
     // that are aligned for them.
     unsafe {
@@ -48,7 +66,8 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, l
         } else if (bases | bytes).is_multiple_of(8) && bytes <= lanes as u64 * 8 {
             one::<2>(to, from, bytes, each as u64 * 8);
         } else {
-            copy_unaligned(fresh_u64(to as u64) as *mut u8, fresh_u64(from as u64) as *const u8, bytes, each, lanes);
+            let (to, from) = (fresh_u64(to as u64) as *mut u8, fresh_u64(from as u64) as *const u8);
+            copy_unaligned(to, from, bytes, Lanes { rank: each, ..by });
         }
     }
 }
@@ -58,27 +77,34 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, l
 /// # Safety
 /// The requirements of [`copy`] must hold.
 #[inline(always)]
-unsafe fn copy_unaligned(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
+unsafe fn copy_unaligned(to: *mut u8, from: *const u8, bytes: u64, Lanes { rank, count, alone }: Lanes) {
     let bases = to as u64 | from as u64;
+    let once = if count >= LANES_OF_EDGES { 8 * count } else { 0 };
+    // A closure, because the comparisons would otherwise precede the short paths.
+    let is_long = || bytes > (count * LONG) as u64 && (bases.is_multiple_of(16) || (bases | bytes).is_multiple_of(8));
     // SAFETY: the caller guarantees that both ranges are valid.
     unsafe {
-        if bytes <= lanes as u64 {
+        if alone && bytes <= 8 {
+            copy_bytes(to, from, bytes as u32, rank, count);
+        } else if bytes <= count as u64 {
             if (rank as u64) < bytes {
                 to.add(rank as usize).write(from.add(rank as usize).read());
             }
-        } else if bytes <= (lanes * FEW).max(8) as u64 {
-            copy_bytes(to, from, bytes as u32, rank, lanes);
-        } else if bytes > lanes as u64 * LONG && (bases.is_multiple_of(16) || (bases | bytes).is_multiple_of(8))
-            || bytes > PIECE
-        {
-            copy_apart(to, from, bytes, rank, lanes);
+        } else if bytes <= 2 * count as u64 {
+            copy_twice(to, from, bytes as u32, rank, count);
+        } else if bytes <= once as u64 {
+            Words::of(to, from, bytes as u32).copy_once(rank);
+        } else if bytes <= 8 || bytes > PIECE || is_long() {
+            copy_apart(to, from, bytes, rank, count);
+        } else if alone {
+            Words::of(to, from, bytes as u32).copy_alone();
         } else {
-            Words::of(to, from, bytes as u32).copy(rank, lanes);
+            Words::of(to, from, bytes as u32).copy(rank, count);
         }
     }
 }
 
-/// Like [`copy`], but not inlined.
+/// Like [`copy`], but not inlined, for lane `rank` of `lanes`.
 ///
 /// # Safety
 /// The requirements of [`copy`] must hold.
@@ -154,12 +180,33 @@ unsafe fn copy_words(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes:
         // No piece of 8 bytes or less remains.
         let piece = if bytes - done > PIECE + 8 { PIECE } else { bytes - done };
         // SAFETY: the piece is inside the ranges that the caller guarantees.
-        unsafe { Words::of(to.add(done as usize), from.add(done as usize), piece as u32).copy(rank, lanes) };
+        unsafe {
+            let words = Words::of(to.add(done as usize), from.add(done as usize), piece as u32);
+            if lanes == 1 { words.copy_alone() } else { words.copy(rank, lanes) }
+        }
         done += piece;
     }
 }
 
-/// Copies bytes one by one, [`FEW`] per lane and pass. All loads of a pass precede its stores.
+/// Copies bytes one by one, at least one and at most two per lane.
+///
+/// # Safety
+/// The requirements of [`copy`] must hold.
+#[inline(always)]
+unsafe fn copy_twice(to: *mut u8, from: *const u8, bytes: u32, rank: u32, lanes: u32) {
+    let second = rank + lanes;
+    // SAFETY: the offsets are below `bytes`.
+    unsafe {
+        // A lane without a second byte loads the last one, because it would otherwise wait for the first load.
+        let held = [load_byte(from.add(rank as usize)), load_byte(from.add(second.min(bytes - 1) as usize))];
+        to.add(rank as usize).write(held[0] as u8);
+        if second < bytes {
+            to.add(second as usize).write(held[1] as u8);
+        }
+    }
+}
+
+/// Copies bytes one by one, [`BYTES`] per lane and pass. All loads of a pass precede its stores.
 ///
 /// # Safety
 /// The requirements of [`copy`] must hold, for at least one byte.
@@ -187,7 +234,7 @@ unsafe fn copy_bytes(to: *mut u8, from: *const u8, bytes: u32, rank: u32, lanes:
             store(at[2], further[0]);
             store(at[3], further[1]);
         }
-        first += FEW * lanes;
+        first += BYTES * lanes;
     }
 }
 
@@ -281,8 +328,9 @@ mod tests {
             let source: Vec<u8> = (0..4096u32).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 24) as u8 | 1).collect();
             let mut target = vec![0u8; 4096];
             for rank in 0..lanes {
+                let by = Lanes { rank, count: lanes, alone: lanes == 1 };
                 // SAFETY: the range is inside both vectors; `copy` handles any alignment.
-                unsafe { copy(target.as_mut_ptr().add(to), source.as_ptr().add(from), bytes, rank, lanes) };
+                unsafe { copy(target.as_mut_ptr().add(to), source.as_ptr().add(from), bytes, by) };
             }
             prop_assert_eq!(&target[to..to + bytes as usize], &source[from..from + bytes as usize]);
             prop_assert!(target[..to].iter().chain(&target[to + bytes as usize..]).all(|byte| *byte == 0));

@@ -305,7 +305,7 @@ impl<S: Scope> Context<S> {
             let (target, source) = (self.world.at(own_to.offset()), self.world.at(own.offset()));
             // SAFETY: both blocks are in this PE's heap, and they do not overlap: in a single object their offsets
             // would be equal.
-            unsafe { super::copy::copy(target, source, own.bytes(), self.scope.rank(), self.scope.size()) };
+            unsafe { super::copy::copy(target, source, own.bytes(), super::copy::Lanes::of(&self.scope)) };
         }
         let mut pe = me;
         for _ in 1..pes {
