@@ -1,4 +1,9 @@
-//! Launches the kernel with the CUDA driver.
+//! Launches the kernel with the CUDA driver, from a thread of its own.
+//!
+//! A launch waits for a lock that another thread's launch holds while the driver's launch queue is full (observed with
+//! driver 580: `cuGraphLaunch` of a program that queued 100 graphs, whose kernels waited for copies of this process).
+//! The thread that drives the rails must not wait for it, since the queue drains only if it continues to copy. Calls
+//! for the copy engines do not take that lock.
 
 use super::MoverLauncher;
 use crate::cuda::{CuContext, checked, device_has, pinned_zeros, urgent_stream};
@@ -6,6 +11,7 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUfunction, CUmodule, CUresult, CUs
 use kernels::mover::{Jobs, LANES, MoverArgs, MoverRing, SHARED};
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::mpsc::{self, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 /// Number of threads in a block. More threads do not read faster over the bus, and take registers of a multiprocessor
@@ -22,12 +28,101 @@ const TEXT: &str = concat!(include_str!(concat!(env!("OUT_DIR"), "/kernels_mover
 /// PTX of the kernel; `None` in a build without the kernel compiler.
 pub const PTX: Option<&str> = if TEXT.len() > 1 { Some(TEXT) } else { None };
 
+/// Arguments of a launch, and its number of blocks.
+type Launch = (MoverArgs, u32);
+
+/// A thread that launches, so that its caller does not wait.
+struct LaunchThread {
+    orders: Sender<LaunchOrder>,
+    failures: mpsc::Receiver<String>,
+}
+
+/// A launch that may be sent to the thread.
+struct LaunchOrder(Launch);
+
+// SAFETY: the arguments are addresses, to which only the kernel refers.
+unsafe impl Send for LaunchOrder {}
+
+impl LaunchThread {
+    /// Starts the thread, which calls `launch` for each order. It ends when this value is dropped, after the launch in
+    /// progress.
+    fn start(mut launch: impl FnMut(Launch) -> Result<(), String> + Send + 'static) -> Result<LaunchThread, String> {
+        let (orders, received) = mpsc::channel::<LaunchOrder>();
+        let (failed, failures) = mpsc::channel();
+        let serve = move || {
+            while let Ok(LaunchOrder(order)) = received.recv() {
+                if let Err(why) = launch(order) {
+                    let _ = failed.send(why);
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("ginlab-launch".into())
+            .spawn(serve)
+            .map_err(|error| format!("starting a thread for launches: {error}"))?;
+        Ok(LaunchThread { orders, failures })
+    }
+
+    /// Orders a launch, without waiting for it.
+    fn order(&self, launch: Launch) -> Result<(), String> {
+        self.orders.send(LaunchOrder(launch)).map_err(|_| "the thread for launches has ended".into())
+    }
+
+    /// Returns the error of a launch, once.
+    fn failure(&self) -> Option<String> {
+        match self.failures.try_recv() {
+            Ok(why) => Some(why),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some("the thread for launches has ended".into()),
+        }
+    }
+}
+
+/// The function and stream of launches.
+#[derive(Clone, Copy)]
+struct Launched {
+    function: CUfunction,
+    stream: CUstream,
+}
+
+// SAFETY: both are handles, which may be used on any thread on which their context is current.
+unsafe impl Send for Launched {}
+
+impl Launched {
+    /// Launches the kernel in the current context.
+    ///
+    /// # Safety
+    /// Memory to which entries of the rings refer must stay valid until the blocks have exited.
+    unsafe fn launch(self, (mut args, blocks): Launch) -> Result<(), String> {
+        let mut parameters = [(&raw mut args).cast::<c_void>()];
+        // SAFETY: the driver copies the arguments during the call; the caller guarantees that the memory of entries
+        // stays valid.
+        let result = unsafe {
+            sys::cuLaunchKernel(
+                self.function,
+                LANES * blocks,
+                1,
+                1,
+                THREADS,
+                1,
+                1,
+                SHARED,
+                self.stream,
+                parameters.as_mut_ptr(),
+                null_mut(),
+            )
+        };
+        checked("launching the copy kernel", result)
+    }
+}
+
 /// The kernel, loaded in a context, and its rings.
 pub struct OnGpu {
     context: CuContext,
     module: CUmodule,
-    function: CUfunction,
-    stream: CUstream,
+    kernel: Launched,
+    /// `None` only in `open`.
+    thread: Option<LaunchThread>,
     lanes: *mut c_void,
     jobs: CUdeviceptr,
     /// Number of blocks per lane for long copies.
@@ -53,8 +148,8 @@ impl OnGpu {
         let mut kernel = OnGpu {
             context,
             module: null_mut(),
-            function: null_mut(),
-            stream: null_mut(),
+            kernel: Launched { function: null_mut(), stream: null_mut() },
+            thread: None,
             lanes: null_mut(),
             jobs: 0,
             blocks,
@@ -65,20 +160,25 @@ impl OnGpu {
             checked("cuModuleLoadData", sys::cuModuleLoadData(&mut kernel.module, ptx.as_ptr().cast()))?;
             checked(
                 "cuModuleGetFunction",
-                sys::cuModuleGetFunction(&mut kernel.function, kernel.module, c"mover".as_ptr()),
+                sys::cuModuleGetFunction(&mut kernel.kernel.function, kernel.module, c"mover".as_ptr()),
             )?;
         }
         // `kernel` owns the memory and frees it if a later step fails.
-        kernel.stream = urgent_stream()?;
+        kernel.kernel.stream = urgent_stream()?;
         kernel.lanes = pinned_zeros(LANES as usize * size_of::<MoverRing>())?;
         let bytes = LANES as usize * size_of::<Jobs>();
         // SAFETY: `jobs` is first a field to write to, and then an allocation of `bytes` bytes that has no other user
         // yet. It is cleared in the kernel's stream, because the legacy stream would wait for other kernels.
         unsafe {
             checked(&format!("cuMemAlloc of {bytes} B"), sys::cuMemAlloc_v2(&mut kernel.jobs, bytes))?;
-            checked("cuMemsetD8Async", sys::cuMemsetD8Async(kernel.jobs, 0, bytes, kernel.stream))?;
+            checked("cuMemsetD8Async", sys::cuMemsetD8Async(kernel.jobs, 0, bytes, kernel.kernel.stream))?;
         }
         kernel.try_it()?;
+        let launched = kernel.kernel;
+        // SAFETY: the memory of entries is valid until the blocks have exited (contract of `MoverLauncher::launch`, the
+        // only source of orders).
+        let launch = move |order| context.with(|| unsafe { launched.launch(order) });
+        kernel.thread = Some(LaunchThread::start(launch)?);
         Ok(kernel)
     }
 
@@ -88,11 +188,11 @@ impl OnGpu {
         let (lanes, jobs) = (self.lanes(), self.jobs());
         let args = MoverArgs { lanes, jobs, first: [0; LANES as usize], number: u64::MAX, timeout_ns: 0 };
         // SAFETY: the rings are empty, so no entry refers to memory.
-        unsafe { self.launch(args, true) }?;
+        unsafe { self.kernel.launch((args, self.blocks)) }?;
         let until = Instant::now() + FIRST;
         loop {
             // SAFETY: the stream belongs to the current context.
-            match unsafe { sys::cuStreamQuery(self.stream) } {
+            match unsafe { sys::cuStreamQuery(self.kernel.stream) } {
                 CUresult::CUDA_ERROR_NOT_READY if Instant::now() < until => std::thread::yield_now(),
                 CUresult::CUDA_ERROR_NOT_READY => {
                     self.left_behind = true;
@@ -113,27 +213,13 @@ impl MoverLauncher for OnGpu {
         self.jobs as *const Jobs
     }
 
-    unsafe fn launch(&mut self, mut args: MoverArgs, crew: bool) -> Result<(), String> {
+    unsafe fn launch(&mut self, args: MoverArgs, crew: bool) -> Result<(), String> {
         let blocks = if crew { self.blocks } else { 1 };
-        let mut parameters = [(&raw mut args).cast::<c_void>()];
-        // SAFETY: the driver copies the arguments during the call; the caller guarantees that the memory of entries
-        // stays valid.
-        let result = unsafe {
-            sys::cuLaunchKernel(
-                self.function,
-                LANES * blocks,
-                1,
-                1,
-                THREADS,
-                1,
-                1,
-                SHARED,
-                self.stream,
-                parameters.as_mut_ptr(),
-                null_mut(),
-            )
-        };
-        checked("launching the copy kernel", result)
+        self.thread.as_ref().ok_or("no thread for launches")?.order((args, blocks))
+    }
+
+    fn failure(&mut self) -> Option<String> {
+        self.thread.as_ref()?.failure()
     }
 
     fn leave_behind(&mut self) {
@@ -147,11 +233,11 @@ impl Drop for OnGpu {
             return;
         }
         let _ = self.context.with(|| {
-            // SAFETY: `open` created them, possibly only some of them, and the kernel has exited. Errors cannot be
-            // handled here.
+            // SAFETY: `open` created them, possibly only some of them. The last kernel has exited, so no launch is in
+            // progress. Errors cannot be handled here.
             unsafe {
-                if !self.stream.is_null() {
-                    let _ = sys::cuStreamDestroy_v2(self.stream);
+                if !self.kernel.stream.is_null() {
+                    let _ = sys::cuStreamDestroy_v2(self.kernel.stream);
                 }
                 if !self.lanes.is_null() {
                     let _ = sys::cuMemFreeHost(self.lanes);
@@ -165,5 +251,30 @@ impl Drop for OnGpu {
             }
             Ok(())
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocked_launch_does_not_block_the_caller() {
+        let (release, released) = mpsc::channel::<Result<(), String>>();
+        let thread = LaunchThread::start(move |_| released.recv().unwrap_or(Ok(()))).expect("a thread");
+        let args = MoverArgs {
+            lanes: std::ptr::null(),
+            jobs: std::ptr::null(),
+            first: [0; LANES as usize],
+            number: 1,
+            timeout_ns: 0,
+        };
+        // Both calls return although the first launch does not.
+        thread.order((args, 1)).expect("an order");
+        thread.order((args, 1)).expect("an order");
+        assert_eq!(thread.failure(), None);
+        release.send(Ok(())).expect("the thread waits");
+        release.send(Err("refused".into())).expect("the thread waits");
+        assert_eq!(thread.failures.recv().as_deref(), Ok("refused"));
     }
 }

@@ -18,6 +18,9 @@
 //! complete: observed with driver 580 under MPS if a stream of NCCL waits for that copy. The kernel then starts and
 //! exits, but the copy remains in its stream.
 //!
+//! A launch can be blocked by the application's launches ([`driver`]). The engines then continue like for a kernel that
+//! does not start.
+//!
 //! The kernel exits when it is idle for `IDLE`, and in any case after `RESIDENT`. Calls that wait for the whole GPU
 //! (`cudaDeviceSynchronize`, `cudaFree`) therefore wait for it no longer than that.
 //!
@@ -68,12 +71,17 @@ pub trait MoverLauncher {
     /// Returns [`LANES`] job rings in GPU memory, all zero at first.
     fn jobs(&self) -> *const Jobs;
 
-    /// Launches the kernel after the previous one; with `crew`, the kernel has additional blocks that share long
-    /// copies.
+    /// Orders a launch of the kernel after the previous one, without waiting for it; with `crew`, the kernel has
+    /// additional blocks that share long copies.
     ///
     /// # Safety
     /// Memory to which entries of the rings refer must stay valid until the blocks have exited.
     unsafe fn launch(&mut self, args: MoverArgs, crew: bool) -> Result<(), String>;
+
+    /// Returns the error of an ordered launch, once. A launcher without a thread returns errors from `launch`.
+    fn failure(&mut self) -> Option<String> {
+        None
+    }
 
     /// Called if the kernel has not exited. The rings must then never be freed.
     fn leave_behind(&mut self);
@@ -213,7 +221,7 @@ impl<C: Copies, L: MoverLauncher> ByKernel<C, L> {
         self.number > 0 && self.rings.gone(self.number) != [true; LANES as usize]
     }
 
-    /// Launches the kernel, which reads from the entries `first` on. Returns whether it was launched.
+    /// Orders a launch of the kernel, which reads from the entries `first` on. Returns whether it was possible.
     fn call(&mut self, first: [u64; LANES as usize]) -> bool {
         self.number += 1;
         self.crew = self.long.is_some_and(|long| long.elapsed() < RESIDENT);
@@ -331,7 +339,10 @@ impl<C: Copies, L: MoverLauncher> ByKernel<C, L> {
                 }
             }
             State::Called => {
-                if self.rings.is_here(self.number) {
+                if let Some(why) = self.kernel.failure() {
+                    self.refused = Some(why);
+                    self.back_to(State::Copies)?;
+                } else if self.rings.is_here(self.number) {
                     self.take_over();
                 } else if self.began.elapsed() > BEGINS {
                     self.refused = Some(format!("the GPU did not start it within {BEGINS:?}"));
@@ -341,9 +352,17 @@ impl<C: Copies, L: MoverLauncher> ByKernel<C, L> {
             State::Late => {
                 if self.rings.is_here(self.number) {
                     self.send_away();
+                } else if self.kernel.failure().is_some() {
+                    self.state = State::Copies;
                 }
             }
             State::Kernel => {
+                // Only a kernel that continues with entries takes over before it has started.
+                if !self.rings.is_here(self.number)
+                    && let Some(why) = self.kernel.failure()
+                {
+                    return Err(remaining(&why));
+                }
                 self.give();
                 let now = Instant::now();
                 let is_idle = self.waiting.iter().all(VecDeque::is_empty) && now.duration_since(self.asked) > IDLE;
@@ -361,8 +380,7 @@ impl<C: Copies, L: MoverLauncher> ByKernel<C, L> {
                     // The kernel has exited on its own while this thread wrote more entries. The next kernel continues
                     // with these.
                     if !self.call(self.rings.unread()) {
-                        let why = self.refused.as_deref().unwrap_or_default();
-                        return Err(format!("copies remain that no kernel processes: {why}"));
+                        return Err(remaining(self.refused.as_deref().unwrap_or_default()));
                     }
                     self.take_over();
                     return Ok(());
@@ -372,4 +390,9 @@ impl<C: Copies, L: MoverLauncher> ByKernel<C, L> {
         }
         Ok(())
     }
+}
+
+/// Returns the error for entries of the rings that no kernel will read.
+fn remaining(why: &str) -> String {
+    format!("copies remain that no kernel processes: {why}")
 }

@@ -176,6 +176,8 @@ fn copies_beyond_ring_space_wait() {
 struct Never {
     of: OnCpu,
     launches: u64,
+    /// Error of the launch, which is known only later.
+    failure: Option<String>,
     left_behind: &'static AtomicU64,
 }
 
@@ -193,6 +195,10 @@ impl MoverLauncher for Never {
         Ok(())
     }
 
+    fn failure(&mut self) -> Option<String> {
+        self.failure.take()
+    }
+
     fn leave_behind(&mut self) {
         self.left_behind.fetch_add(1, Ordering::Relaxed);
     }
@@ -202,17 +208,34 @@ impl MoverLauncher for Never {
 fn unstarted_kernel_does_not_block_copies() {
     static LEFT: AtomicU64 = AtomicU64::new(0);
     let memory = Memory::new();
-    let kernel = Never { of: OnCpu::new(BLOCKS_HERE).unwrap(), launches: 0, left_behind: &LEFT };
+    let kernel = Never { of: OnCpu::new(BLOCKS_HERE).unwrap(), launches: 0, failure: None, left_behind: &LEFT };
     let mut copies = ByKernel::new(LateCopies::default(), kernel);
+    copy_often(&mut copies, &memory);
+    assert!(copies.kernel.launches == 1 && matches!(copies.state, State::Late));
+    drop(copies);
+    assert_eq!(LEFT.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn failed_launch_leaves_the_copies_to_the_engines() {
+    static LEFT: AtomicU64 = AtomicU64::new(0);
+    let memory = Memory::new();
+    let (of, failure) = (OnCpu::new(BLOCKS_HERE).unwrap(), Some("no room".to_owned()));
+    let mut copies = ByKernel::new(LateCopies::default(), Never { of, launches: 0, failure, left_behind: &LEFT });
+    copy_often(&mut copies, &memory);
+    assert!(copies.kernel.launches == 1 && matches!(copies.state, State::Copies));
+    assert!(copies.name().contains("no room"), "{}", copies.name());
+    drop(copies);
+    assert_eq!(LEFT.load(Ordering::Relaxed), 0);
+}
+
+fn copy_often<L: MoverLauncher>(copies: &mut ByKernel<LateCopies, L>, memory: &Memory) {
     for _ in 0..100 {
         // SAFETY: both ranges have the requested bytes.
         unsafe { copies.put_in(memory.device(0), memory.host(0), 64) }.unwrap();
         let mark = copies.mark(CopyDirection::In).unwrap();
-        until(&mut copies, "a mark", |copies| copies.passed(CopyDirection::In).unwrap() >= mark);
+        until(copies, "a mark", |copies| copies.passed(CopyDirection::In).unwrap() >= mark);
     }
-    assert!(copies.kernel.launches == 1 && matches!(copies.state, State::Late));
-    drop(copies);
-    assert_eq!(LEFT.load(Ordering::Relaxed), 1);
 }
 
 /// A kernel that starts only when the test starts it, as if other processes had the GPU.
