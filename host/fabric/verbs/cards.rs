@@ -108,15 +108,18 @@ pub(super) fn line_rate(context: *mut ibv_context) -> Option<u64> {
 /// included.
 ///
 /// # Errors
-/// Returns an error if there is no libefa that is new enough, or if the devices cannot be listed.
+/// Returns an error if there is no libefa that is new enough, if the devices cannot be listed, or if none is found and
+/// one cannot be opened.
 pub fn cards() -> Result<Vec<Domain>, FabricError> {
     let library = library()?;
     let provider = label();
     let mut found = Vec::new();
+    let mut unopened = None;
     for device in List::new()?.iter() {
         // SAFETY: the device belongs to a list that is not freed.
         let context = unsafe { (library.ibv_open_device)(device) };
         if context.is_null() {
+            unopened.get_or_insert_with(|| errors::call(&provider, format!("opening device {}", name(device)), None));
             continue;
         }
         // SAFETY: the struct consists of integers, for which zero is valid.
@@ -140,7 +143,10 @@ pub fn cards() -> Result<Vec<Domain>, FabricError> {
             });
         }
     }
-    Ok(found)
+    match unopened {
+        Some(error) if found.is_empty() => Err(error),
+        _ => Ok(found),
+    }
 }
 
 /// Returns the provider name of these rails in result rows: `efa-verbs`, `efa-verbs/soft:p5`.
