@@ -161,13 +161,21 @@ mod lanes {
         assert!(text.contains("(synchronize), mask 0x6"), "{text}");
     }
 
+    /// Uses about 1 KiB of stack per level, and stops at each.
+    fn deep(left: u32) -> u32 {
+        let frame = std::hint::black_box([left; 250]);
+        thread::relax();
+        if left == 0 { 0 } else { deep(left - 1) + frame[3] - left }
+    }
+
+    /// A frame of 95 KiB is that of a test's kernel.
+    #[test]
+    fn stack_holds_an_unoptimized_kernel() {
+        run(1, 2, || assert_eq!(deep(150), 0)).expect("runs");
+    }
+
     #[test]
     fn nearly_full_stack_panics() {
-        fn deep(left: u32) -> u32 {
-            let frame = std::hint::black_box([left; 250]);
-            thread::relax();
-            if left == 0 { 0 } else { deep(left - 1) + frame[3] - left }
-        }
         let text = failure(EmulatedGrid::new(1, 2), || assert_eq!(deep(1000 * thread::thread_idx_x()), 0));
         assert!(text.contains("block 0, thread 1") && text.contains("stack"), "{text}");
     }

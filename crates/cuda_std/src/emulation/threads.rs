@@ -10,8 +10,8 @@ use std::{io, thread};
 
 pub const SIZE: u32 = 1;
 
-/// Bytes of stack per thread: kernels use little, and 1024 stacks must fit.
-const STACK_BYTES: usize = 128 * 1024;
+/// Bytes of stack per thread: unoptimized kernels use up to 100 KiB, and 1024 stacks must fit.
+const STACK_BYTES: usize = 256 * 1024;
 
 /// Maximum number of threads at the same time, unless a single block is larger or the grid requests all of its blocks.
 const WAVE: u32 = 1024;

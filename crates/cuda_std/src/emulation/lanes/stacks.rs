@@ -15,8 +15,10 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 use std::{io, iter};
 
-/// Address space per stack. Kernels use a few hundred bytes; a panic message and its backtrace need more.
-pub const STACK_BYTES: usize = 128 * 1024;
+/// Address space per stack. Optimized kernels use a few hundred bytes; a panic message and its backtrace need more. An
+/// unoptimized kernel has separate variables for each of its calls, up to 10 KiB each: a test's kernel with ten calls
+/// has a frame of 95 KiB.
+pub const STACK_BYTES: usize = 256 * 1024;
 /// Minimum space that must remain when a lane stops; less means that it is about to overflow.
 const RESERVE_BYTES: usize = 16 * 1024;
 const STACKS_PER_SLAB: usize = 1024;
