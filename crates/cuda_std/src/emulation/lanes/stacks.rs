@@ -19,8 +19,9 @@ use std::{io, iter};
 /// unoptimized kernel has separate variables for each of its calls, up to 10 KiB each: a test's kernel with ten calls
 /// has a frame of 95 KiB.
 pub const STACK_BYTES: usize = 256 * 1024;
-/// Minimum space that must remain when a lane stops; less means that it is about to overflow.
-const RESERVE_BYTES: usize = 16 * 1024;
+/// Minimum space that must remain when a lane stops; less means that it is about to overflow. The backtrace of the panic
+/// that reports it needs more than 16 KiB.
+const RESERVE_BYTES: usize = 64 * 1024;
 const STACKS_PER_SLAB: usize = 1024;
 const GUARD_BYTES: usize = 64 * 1024;
 /// Number of slabs kept for the next grid, so that their pages need not be faulted in and cleared again.

@@ -222,11 +222,7 @@ impl LaneState {
             return;
         }
         let here = ptr::from_ref(&stop).addr();
-        assert!(
-            here >= self.lowest,
-            "the kernel's stack is nearly full: {} bytes are left",
-            super::stacks::STACK_BYTES
-        );
+        assert!(here >= self.lowest, "the kernel's stack of {} bytes is nearly full", super::stacks::STACK_BYTES);
         self.stopped_at.set(here);
         // SAFETY: the pointer was set when this coroutine started, and this code runs in it.
         unsafe { (*self.yielder.get()).suspend(stop) };

@@ -101,7 +101,7 @@ pub fn pause(turn: SteppedStop) -> bool {
         return true;
     }
     let here = ptr::from_ref(&turn).addr();
-    assert!(here >= running.lowest, "the kernel's stack is nearly full: {STACK_BYTES} bytes are left");
+    assert!(here >= running.lowest, "the kernel's stack of {STACK_BYTES} bytes is nearly full");
     // SAFETY: the pointer was set when this coroutine started, and this code runs in it.
     unsafe { (*running.yielder.get()).suspend(turn) };
     true
