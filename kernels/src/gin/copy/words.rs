@@ -132,7 +132,7 @@ impl Words {
         }
     }
 
-    /// Copies the words at offsets `at`, `at + step`, ... of the whole words, at most `N`. The first `SURE` of them must
+    /// Copies the words at offsets `at`, `at + step`, ... of the whole words, at most `N`; the first `SURE` must
     /// exist. All loads precede the stores. A lane without a word loads the last one, because a condition on a load
     /// would make the compiler wait for each load.
     #[inline(always)]
