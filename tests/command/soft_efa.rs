@@ -205,9 +205,9 @@ fn killed_peer_is_named() {
     job.until(OutputStream::Stderr, "# rails");
     kill(job.rank(1), Signal::SIGKILL).unwrap();
     let done = job.finish();
-    // 2.1's provider aborts if its own requests reach a queue pair that no longer exists (seen once in a bare Debian
-    // 13). ginlab cannot report anything then.
-    if done.code == 134 && done.stderr.contains("Your application will now abort()") {
+    // 2.1's provider aborts if its own requests reach a queue pair that no longer exists (seen twice in a bare Debian
+    // 13). The process then reports only that.
+    if done.code != 0 && done.stderr.contains("Your application will now abort()") {
         return skip("libfabric's EFA provider called abort() by itself, its peer had gone");
     }
     let done = done.expect(1);
