@@ -11,7 +11,8 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUfunction, CUmodule, CUresult, CUs
 use kernels::mover::{Jobs, LANES, MoverArgs, MoverRing, SHARED};
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::mpsc::{self, Sender, TryRecvError};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Number of threads in a block. More threads do not read faster over the bus, and take registers of a multiprocessor
@@ -28,44 +29,44 @@ const TEXT: &str = concat!(include_str!(concat!(env!("OUT_DIR"), "/kernels_mover
 /// PTX of the kernel; `None` in a build without the kernel compiler.
 pub const PTX: Option<&str> = if TEXT.len() > 1 { Some(TEXT) } else { None };
 
-/// Arguments of a launch, and its number of blocks.
-type Launch = (MoverArgs, u32);
+/// A launch with this number of blocks per lane.
+struct Launch {
+    args: MoverArgs,
+    blocks: u32,
+}
+
+// SAFETY: the arguments are addresses, to which only the kernel refers.
+unsafe impl Send for Launch {}
 
 /// A thread that launches, so that its caller does not wait.
 struct LaunchThread {
-    orders: Sender<LaunchOrder>,
-    failures: mpsc::Receiver<String>,
+    orders: Sender<Launch>,
+    failures: Receiver<String>,
+    thread: JoinHandle<()>,
 }
 
-/// A launch that may be sent to the thread.
-struct LaunchOrder(Launch);
-
-// SAFETY: the arguments are addresses, to which only the kernel refers.
-unsafe impl Send for LaunchOrder {}
-
 impl LaunchThread {
-    /// Starts the thread, which calls `launch` for each order. It ends when this value is dropped, after the launch in
-    /// progress.
+    /// Starts the thread, which calls `launch` for each order.
     fn start(mut launch: impl FnMut(Launch) -> Result<(), String> + Send + 'static) -> Result<LaunchThread, String> {
-        let (orders, received) = mpsc::channel::<LaunchOrder>();
+        let (orders, received) = mpsc::channel();
         let (failed, failures) = mpsc::channel();
         let serve = move || {
-            while let Ok(LaunchOrder(order)) = received.recv() {
+            while let Ok(order) = received.recv() {
                 if let Err(why) = launch(order) {
                     let _ = failed.send(why);
                 }
             }
         };
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("ginlab-launch".into())
             .spawn(serve)
             .map_err(|error| format!("starting a thread for launches: {error}"))?;
-        Ok(LaunchThread { orders, failures })
+        Ok(LaunchThread { orders, failures, thread })
     }
 
     /// Orders a launch, without waiting for it.
     fn order(&self, launch: Launch) -> Result<(), String> {
-        self.orders.send(LaunchOrder(launch)).map_err(|_| "the thread for launches has ended".into())
+        self.orders.send(launch).map_err(|_| "the thread for launches has ended".into())
     }
 
     /// Returns the error of a launch, once.
@@ -75,6 +76,14 @@ impl LaunchThread {
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => Some("the thread for launches has ended".into()),
         }
+    }
+
+    /// Ends the thread, and waits for the launch in progress. A dropped value's thread ends after that launch, too, but
+    /// its caller does not wait.
+    fn end(self) {
+        drop(self.orders);
+        // An error is a panic of the thread, whose message has been printed.
+        let _ = self.thread.join();
     }
 }
 
@@ -93,7 +102,7 @@ impl Launched {
     ///
     /// # Safety
     /// Memory to which entries of the rings refer must stay valid until the blocks have exited.
-    unsafe fn launch(self, (mut args, blocks): Launch) -> Result<(), String> {
+    unsafe fn launch(self, Launch { mut args, blocks }: Launch) -> Result<(), String> {
         let mut parameters = [(&raw mut args).cast::<c_void>()];
         // SAFETY: the driver copies the arguments during the call; the caller guarantees that the memory of entries
         // stays valid.
@@ -188,7 +197,7 @@ impl OnGpu {
         let (lanes, jobs) = (self.lanes(), self.jobs());
         let args = MoverArgs { lanes, jobs, first: [0; LANES as usize], number: u64::MAX, timeout_ns: 0 };
         // SAFETY: the rings are empty, so no entry refers to memory.
-        unsafe { self.kernel.launch((args, self.blocks)) }?;
+        unsafe { self.kernel.launch(Launch { args, blocks: self.blocks }) }?;
         let until = Instant::now() + FIRST;
         loop {
             // SAFETY: the stream belongs to the current context.
@@ -215,7 +224,7 @@ impl MoverLauncher for OnGpu {
 
     unsafe fn launch(&mut self, args: MoverArgs, crew: bool) -> Result<(), String> {
         let blocks = if crew { self.blocks } else { 1 };
-        self.thread.as_ref().ok_or("no thread for launches")?.order((args, blocks))
+        self.thread.as_ref().ok_or("no thread for launches")?.order(Launch { args, blocks })
     }
 
     fn failure(&mut self) -> Option<String> {
@@ -232,8 +241,12 @@ impl Drop for OnGpu {
         if self.left_behind {
             return;
         }
+        // A kernel can exit before the call that launched it returns.
+        if let Some(thread) = self.thread.take() {
+            thread.end();
+        }
         let _ = self.context.with(|| {
-            // SAFETY: `open` created them, possibly only some of them. The last kernel has exited, so no launch is in
+            // SAFETY: `open` created them, possibly only some of them. The last kernel has exited, and no launch is in
             // progress. Errors cannot be handled here.
             unsafe {
                 if !self.kernel.stream.is_null() {
@@ -270,11 +283,12 @@ mod tests {
             timeout_ns: 0,
         };
         // Both calls return although the first launch does not.
-        thread.order((args, 1)).expect("an order");
-        thread.order((args, 1)).expect("an order");
+        thread.order(Launch { args, blocks: 1 }).expect("an order");
+        thread.order(Launch { args, blocks: 1 }).expect("an order");
         assert_eq!(thread.failure(), None);
         release.send(Ok(())).expect("the thread waits");
         release.send(Err("refused".into())).expect("the thread waits");
         assert_eq!(thread.failures.recv().as_deref(), Ok("refused"));
+        thread.end();
     }
 }
